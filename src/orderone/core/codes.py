@@ -84,6 +84,11 @@ THEORY: dict[str, str] = {
         " and so its derivative and averages cannot be computed. Pass its derivative, or a smoother"
         " function."
     ),
+    "no-critical-value": (
+        "No value of the parameter gives chi_1 = 1, the critical line between vanishing and"
+        " exploding gradients. The message says which quantity is out of its range: change"
+        " weight_var or keep."
+    ),
 }
 DATA: dict[str, str] = {}
 PAPERS: dict[str, str] = {}
