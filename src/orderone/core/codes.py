@@ -89,6 +89,20 @@ THEORY: dict[str, str] = {
         " exploding gradients. The message says which quantity is out of its range: change"
         " weight_var or keep."
     ),
+    "dead-network": (
+        "Activations of the sampled networks are 0 or overflow after so many layers, so their norms"
+        " and correlations have no distribution. Use fewer layers, another activation, or a smaller"
+        " factor of the residual branches."
+    ),
+    "step-too-large": (
+        "One step of the differential equation changes the covariances by too much to be accurate."
+        " Use a smaller dt, or an activation closer to the identity."
+    ),
+    "no-shaped-form": (
+        "Shaping needs a function with a finite slope other than 0 at 0. Functions with a kink at 0"
+        " have a ShapedReLU, smooth ones a ShapedActivation. Functions with a trained slope (PReLU)"
+        " or the slope 0 (Softshrink) have neither: leave them unchanged with keep=[name]."
+    ),
 }
 DATA: dict[str, str] = {}
 PAPERS: dict[str, str] = {}
