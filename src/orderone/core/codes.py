@@ -103,6 +103,20 @@ THEORY: dict[str, str] = {
         " have a ShapedReLU, smooth ones a ShapedActivation. Functions with a trained slope (PReLU)"
         " or the slope 0 (Softshrink) have neither: leave them unchanged with keep=[name]."
     ),
+    "already-shaped": (
+        "The model already has shaped activations, and shaping them again would change their slopes"
+        " twice. Call undo() of the first shaping, or leave its with block, before the next one."
+    ),
+    "no-activations": (
+        "The function shape_activations replaces activation modules, and functions that are"
+        " attributes of modules. It cannot replace calls such as torch.relu(x) in forward: use"
+        " nn.ReLU() modules there."
+    ),
+    "tied-sizes-differ": (
+        "With tied=True, embedding and readout are one tensor and have one initial size, but the"
+        " rule has two different ones. Use a rule or a gauge in which both are equal, for example"
+        " gauge(p, 'unit', optimizer)."
+    ),
 }
 DATA: dict[str, str] = {}
 PAPERS: dict[str, str] = {}
