@@ -1,14 +1,17 @@
-"""Everything a network computes should stay of order one as the network grows.
+"""muP for any PyTorch model: tune a small model, reuse its hyperparameters on a large one.
 
-predict   `orderone.theory`, `orderone.rules`: exact exponents, largest stable learning rates,
-          verdicts
-apply     `orderone.plan`: a rule put to any PyTorch model and optimizer, without editing the model
-measure   `orderone.probe`, `orderone.coord_check`, `orderone.alignment`: what a model does while it
-          trains, and a verdict
-transfer  `orderone.sweep`: many small models at once, the best settings, and whether they carry
-over; `orderone.train`
-          `orderone.report`: the same as pictures
-          `orderone.nn`, `orderone.gallery`: the papers' models and tables
+apply     `plan`: initial sizes and learning rates of a rule for any PyTorch model and optimizer,
+          without editing the model; `lookup`, `matrix` and `register` describe custom layers
+check     `coord_check`: whether activations and updates stay of order one as the width grows;
+          `probe`, `alignment`, `gradient_metrics`, `dropout_metrics`, `sample_network`
+transfer  `sweep`: tune many small models at once, and test whether the best settings transfer;
+          `train`, `log_grid`
+predict   `theory`, `rules`: exact width exponents, largest stable learning rates, kernels, limits
+draw      `report`: plans, checks and sweeps as pictures
+papers    `nn`, `gallery`, `data`: models, tables and figures of the papers, and data sets
+
+Every error about an argument is an `InputError`, a ValueError with a code; `orderone explain CODE`
+says what to do.
 """
 
 from collections.abc import Callable
@@ -20,6 +23,7 @@ from orderone.core.version import VERSION
 
 if TYPE_CHECKING:
     from orderone import data, gallery, measure, nn, planning, report, rules, sweeping, theory
+    from orderone.core.errors import InputError
     from orderone.measure import (
         alignment,
         coord_check,
@@ -46,6 +50,7 @@ __all__ = [
     "AmbiguousRole",
     "BrokenRatios",
     "Execution",
+    "InputError",
     "Plan",
     "Search",
     "Sweep",
@@ -75,6 +80,7 @@ __all__ = [
     "train",
 ]
 _HOMES = {
+    "core.errors": ("InputError",),
     "planning": ("AmbiguousRole", "BrokenRatios", "Plan", "lookup", "matrix", "plan", "register"),
     "sweeping": (
         "Execution",

@@ -4,6 +4,7 @@ autograd."""
 import numpy as np
 import pytest
 import torch
+from support.errors import refuses
 from torch import nn
 
 from orderone.nn import from_layers, simulate_kernels
@@ -59,8 +60,8 @@ NETWORKS = {
 
 
 def deviations(simulated, kernel):
-    """Of each entry, in standard errors, after an allowance of 1 / width for what finite width
-    itself does."""
+    """Return the deviation of each entry in standard errors, after an allowance of 1 / width for
+    the effect of finite width."""
     for values, error, expected in (
         (simulated.nngp, simulated.nngp_error, kernel.nngp),
         (simulated.ntk, simulated.ntk_error, kernel.ntk),
@@ -116,20 +117,19 @@ def test_gradients_of_activations_are_those_of_torch(name):
     assert torch.allclose(one[keep], other[keep])
 
 
-def test_what_cannot_be_built():
+def test_invalid_arguments_of_from_layers():
     class Unknown(kernels.Layer):
         def apply(self, kernel):
             return kernel
 
-    with pytest.raises(ValueError, match="net: expected a Layer"):
+    with refuses("wrong-type", argument="net"):
         from_layers("relu", 3)  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match=r"expected layers of theory\.kernels.*to_module\.register"
-    ):
+    with refuses("wrong-type", argument="layer") as caught:
         from_layers(Unknown(), 3)
-    with pytest.raises(ValueError, match="width: expected"):
+    assert "to_module.register" in str(caught.value)
+    with refuses("invalid-argument", argument="width"):
         from_layers(Dense(), 3, width=0)
-    with pytest.raises(ValueError, match="X: expected finite"):
+    with refuses("invalid-argument", argument="X"):
         simulate_kernels(Dense(), [[np.nan]])
-    with pytest.raises(ValueError, match="networks: expected a whole number, 2 or more"):
+    with refuses("invalid-argument", argument="networks"):
         simulate_kernels(Dense(), X, networks=1)

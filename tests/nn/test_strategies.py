@@ -195,7 +195,7 @@ def test_every_tensor_has_the_numbers_of_its_group(models, name, rule, optimizer
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_the_plan_says_is_what_the_model_and_the_optimizer_get(name):
+def test_model_and_optimizer_have_the_numbers_of_the_plan(name):
     torch.manual_seed(0)
     model = MODELS[name](N)
     plan = o1.plan(model, rule="hybrid", lr=0.1)

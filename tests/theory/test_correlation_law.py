@@ -73,7 +73,7 @@ def by_differences(g, theta0, T, k, points):
 
 @pytest.mark.parametrize("T", [0.5, 3.0])
 @pytest.mark.parametrize("g", [root, np.square])
-def test_bent_networks(g, T):
+def test_shaped_networks_with_kinks(g, T):
     theta0, c = 2 * pi / 3, 1.7
     coarse, fine = (by_differences(g, theta0, T, c**2 / (2 * pi), n) for n in (600, 1200))
     assert correlation_mean(g, np.cos(theta0), T, 1.0, 1.0 - c) == pytest.approx(

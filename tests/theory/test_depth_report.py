@@ -1,8 +1,8 @@
-"""What depth does, in one report: against sampled networks, regimes, remedies that work, and wrong
-questions."""
+"""Depth reports: agreement with sampled networks, regimes, remedies that work, and errors."""
 
 import numpy as np
 import pytest
+from support.errors import refuses
 
 from orderone.core.covariances import correlation
 from orderone.measure import sample_network
@@ -75,7 +75,7 @@ def test_remedies_help():
     assert exploding.growth > 1e12
     assert exploding.remedies == ("scale residual branches by 0.102 = 1/sqrt(depth)",)
     assert "e^" in " ".join(exploding.reasons)
-    assert depth_report(16, 96, residual=True).remedies == ("take a width of 52 or more",)
+    assert depth_report(16, 96, residual=True).remedies == ("use a width of 52 or more",)
     assert depth_report(52, 96, residual=True).regime == "gaussian"
 
 
@@ -111,22 +111,25 @@ def test_corners_are_finite(size, option, rho0):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "code", "argument", "words"),
     [
-        ({"width": 0, "depth": 1}, "width: expected a whole number, 1 or more; got 0"),
-        ({"width": 1, "depth": -1}, "depth: expected a whole number"),
-        ({"width": 1, "depth": 1, "activation": "reluu"}, "unknown activation"),
-        ({"width": 1, "depth": 1, "rho0": 2}, "rho0: expected a finite number"),
-        ({"width": 1, "depth": 1, "residual": -1.0}, "residual: expected a finite number above 0"),
+        ({"width": 0, "depth": 1}, "invalid-argument", "width", "number, 1"),
+        ({"width": 1, "depth": -1}, "invalid-argument", "depth", ""),
+        ({"width": 1, "depth": 1, "activation": "reluu"}, "unknown-name", "activation", ""),
+        ({"width": 1, "depth": 1, "rho0": 2}, "invalid-argument", "rho0", ""),
+        ({"width": 1, "depth": 1, "residual": -1.0}, "invalid-argument", "residual", "above 0"),
         (
             {"width": 9, "depth": 2000, "activation": "linear", "residual": 1.0},
-            "2000 layers of linear die or overflow",
+            "dead-network",
+            "depth",
+            "2000 layers",
         ),
     ],
 )
-def test_wrong_questions(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_arguments_of_reports(options, code, argument, words):
+    with refuses(code, argument=argument) as caught:
         depth_report(**options)
+    assert words in str(caught.value)
 
 
 SMALL = [
@@ -143,7 +146,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize(("setting", "kind", "options"), SMALL)
-def test_small_networks_are_reported_as_they_are(setting, kind, options):
+def test_small_networks_are_sampled(setting, kind, options):
     report, rho0 = depth_report(**setting), setting.get("rho0", 0.3)
     sizes = setting["width"], setting["depth"]
     V = sample_network(kind, [[1, rho0], [rho0, 1]], *sizes, samples=8000, **options)
@@ -154,7 +157,7 @@ def test_small_networks_are_reported_as_they_are(setting, kind, options):
     assert report.caveat == ""
 
 
-def test_verdicts_look_at_the_start():
+def test_verdicts_depend_on_the_start():
     assert depth_report(10**6, 1, "linear", rho0=0.995).regime == "gaussian"
     near = depth_report(10**6, 1, rho0=0.999)
     assert (near.regime, near.remedies) == ("gaussian", ())
@@ -164,16 +167,17 @@ def test_verdicts_look_at_the_start():
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("setting", "code", "argument", "words"),
     [
-        ({"width": 1, "depth": 10**400}, "depth: expected at most"),
-        ({"width": 10, "depth": 10, "residual": 1e200}, "residual: expected a finite number"),
-        ({"width": 10, "depth": 10, "rho0": [0.1, 0.2]}, "rho0: expected a finite number"),
+        ({"width": 1, "depth": 10**400}, "invalid-argument", "depth", "at most"),
+        ({"width": 10, "depth": 10, "residual": 1e200}, "invalid-argument", "residual", ""),
+        ({"width": 10, "depth": 10, "rho0": [0.1, 0.2]}, "invalid-argument", "rho0", ""),
     ],
 )
-def test_extremes(setting, message):
-    with pytest.raises(ValueError, match=message):
+def test_extreme_arguments_are_refused(setting, code, argument, words):
+    with refuses(code, argument=argument) as caught:
         depth_report(**setting)
+    assert words in str(caught.value)
 
 
 def test_smooth_activations_are_sampled():
@@ -191,7 +195,7 @@ def test_smooth_activations_are_sampled():
 
 
 def with_weights(phi, width, depth, beta, samples):
-    """Networks as they are: two inputs of correlation .3, weights and all."""
+    """Return kernels of sampled networks with weights, for two inputs of correlation .3."""
     rng, found = np.random.default_rng(1), []
     g = rng.standard_normal(10**6)
     gain = 1.0 if beta else np.mean(phi(g) ** 2) ** -0.5
@@ -230,8 +234,7 @@ def test_reports_agree_with_networks_that_have_weights(activation, phi, residual
 
 @pytest.mark.parametrize("activation", ["gelu", "erf"])
 def test_few_neurons_around_exact_means_have_the_law_of_many(activation):
-    """gelu: lengths run away from 1 and correlations from 1, so that noise of another size would
-    not be made good."""
+    """With gelu, lengths and correlations move away from 1, so an error of the noise would grow."""
     phi, rho = get(activation), 0.9
     whole = sampled(normalized(phi), None, 1200, 12, rho)
     few = sampled_wide(phi, 1200, 12, rho)
@@ -248,9 +251,13 @@ def test_wide_residual_networks_come_to_their_recursion():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [({"activation": "gelo"}, "did you mean 'gelu'"), ({"depth": 3000}, "at most")],
+    ("options", "code", "argument", "words"),
+    [
+        ({"activation": "gelo"}, "unknown-name", "activation", "mean 'gelu'"),
+        ({"depth": 3000}, "invalid-argument", "depth", "at most"),
+    ],
 )
-def test_wrong_questions_about_others(options, words):
-    with pytest.raises(ValueError, match=words):
+def test_invalid_arguments_with_other_activations(options, code, argument, words):
+    with refuses(code, argument=argument) as caught:
         depth_report(**{"width": 10, "depth": 10, "activation": "gelu"} | options)
+    assert words in str(caught.value)

@@ -11,12 +11,15 @@ from types import ModuleType
 import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj, is_torch_array, to_device
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, ArrayLike
 
 
 def together(**values: ArrayLike) -> tuple[ModuleType, *tuple[Array, ...]]:
-    """Return (namespace, array, array, ...): the named values with one floating type, on one
-    device, not yet broadcast."""
+    """Return (namespace, array, array, ...), with one floating type on one device.
+
+    The arrays are not broadcast yet.
+    """
     arrays: list[Array] = [value for value in values.values() if is_array_api_obj(value)]
     if not arrays:
         xp = array_namespace(np.empty(0))
@@ -36,13 +39,15 @@ def _read(value: ArrayLike, name: str, xp: ModuleType, dtype: object, target: ob
     try:
         array = _convert(value, xp, dtype, target)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(
-            f"{name}: expected a number or an array of numbers, got {value!r}; convert it first"
+        raise InputError(
+            f"{name}: expected a number or an array of numbers, got {value!r}; convert it first",
+            argument=name,
         ) from error
     if 0 in array.shape:
-        raise ValueError(
+        raise InputError(
             f"{name}: expected at least one number, got an empty array of shape"
-            f" {tuple(array.shape)}"
+            f" {tuple(array.shape)}",
+            argument=name,
         )
     return array
 
@@ -50,11 +55,11 @@ def _read(value: ArrayLike, name: str, xp: ModuleType, dtype: object, target: ob
 def _convert(value: Array, xp: ModuleType, dtype: object, target: object) -> Array:
     if not is_array_api_obj(value):
         if value is None:
-            raise TypeError("nothing that is real")
+            raise TypeError("no number")
         return xp.asarray(np.asarray(value, float), dtype=dtype, device=target)
     array: Array = _detached(value)
     if xp.isdtype(array.dtype, "complex floating"):
-        raise TypeError("nothing that is real")
+        raise TypeError("complex numbers")
     return xp.asarray(array, dtype=dtype, device=target)
 
 
@@ -101,13 +106,13 @@ def bounded(values: Array, low: float | None = None, high: float | None = None) 
 
 
 def broadcast(**arrays: Array) -> tuple[int, ...]:
-    """Return the common shape of the arrays, or raise a ValueError that names them."""
+    """Return the common shape of the arrays, or raise an InputError that names them."""
     shapes = [tuple(array.shape) for array in arrays.values()]
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError as error:
         got = ", ".join(map(str, shapes))
-        raise ValueError(
+        raise InputError(
             f"{', '.join(arrays)}: expected shapes that broadcast, got {got}; reshape them"
         ) from error
 

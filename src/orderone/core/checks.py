@@ -1,11 +1,12 @@
 """Conditions on arrays that users pass.
 
-Each function returns the array, or raises a ValueError with the name of the argument, the first
+Each function returns the array, or raises an InputError with the name of the argument, the first
 wrong value, and what to do.
 """
 
 from types import ModuleType
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, Number
 
 
@@ -26,7 +27,7 @@ def within(
 def keep_rate(xp: ModuleType, array: Array, name: str = "keep") -> Array:
     """Return the array if every number lies in (0, 1]."""
     valid = (array > 0) & (array <= 1)
-    remedy = "it is the rate at which units are kept, 1 minus the dropout rate"
+    remedy = "the keep rate is 1 minus the dropout rate"
     return _all(xp, array, valid, name, "in (0, 1]", remedy)
 
 
@@ -42,4 +43,4 @@ def _all(
         return array
     flags = xp.astype(xp.reshape(valid, (-1,)), xp.int8)
     first_wrong = float(xp.reshape(array, (-1,))[int(xp.argmin(flags))])
-    raise ValueError(f"{name}: expected {expected}; got {first_wrong!r}; {remedy}")
+    raise InputError(f"{name}: expected {expected}; got {first_wrong!r}; {remedy}", argument=name)

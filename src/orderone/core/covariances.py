@@ -11,6 +11,7 @@ import numpy as np
 
 from orderone.core.arrays import bounded, like
 from orderone.core.arrays import on_host as numpy
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array
 
 __all__ = ["array", "bounded", "correlation", "covariance", "like", "numpy"]
@@ -26,11 +27,13 @@ def array(values: Array, name: str) -> tuple[Array, ModuleType]:
     try:
         result = np.asarray(values)
         if np.iscomplexobj(result):
-            raise ValueError("real numbers wanted")
+            raise ValueError("complex numbers")
         if result.dtype != np.float32:
             result = result.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: expected an array of real numbers, got {values!r}") from error
+        raise InputError(
+            f"{name}: expected an array of real numbers, got {values!r}", argument=name
+        ) from error
     return result, array_api_compat.array_namespace(result)
 
 
@@ -38,9 +41,10 @@ def _tensor(values: Array, name: str) -> tuple[Array, ModuleType]:
     xp = array_api_compat.array_namespace(values)
     layout = str(values.layout)
     if layout != "torch.strided" or values.is_meta or values.is_complex():
-        problem = "without numbers" if values.is_meta else f"of {values.dtype}, {layout}"
-        raise ValueError(
-            f"{name}: expected numbers, got a tensor {problem}; give real numbers in a dense tensor"
+        problem = "on the meta device" if values.is_meta else f"of {values.dtype}, {layout}"
+        raise InputError(
+            f"{name}: expected a dense tensor of real numbers, got a tensor {problem}",
+            argument=name,
         )
     values = values.detach()
     if values.dtype not in (xp.float32, xp.float64):
@@ -51,7 +55,7 @@ def _tensor(values: Array, name: str) -> tuple[Array, ModuleType]:
 def covariance(values: Array, name: str = "V0", *, batch: bool = False) -> tuple[Array, ModuleType]:
     """Return a covariance matrix (m, m) and its namespace; with `batch`, also (starts, m, m).
 
-    Raise a ValueError unless it is symmetric and positive semidefinite up to rounding.
+    Raise an InputError unless it is symmetric and positive semidefinite up to rounding.
     """
     V, xp = array(values, name)
     if batch:
@@ -61,17 +65,18 @@ def covariance(values: Array, name: str = "V0", *, batch: bool = False) -> tuple
         dimensions = (2,)
         shape = "(m, m)"
     if V.ndim not in dimensions or V.shape[-1] != V.shape[-2] or 0 in V.shape:
-        raise ValueError(
-            f"{name}: expected a covariance matrix of shape {shape}, got shape {tuple(V.shape)}"
+        raise InputError(
+            f"{name}: expected a covariance matrix of shape {shape}, got shape {tuple(V.shape)}",
+            argument=name,
         )
     if not bool(xp.all(xp.isfinite(V))):
-        raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
-    _check(numpy(V), name)
+        raise InputError(f"{name}: expected finite numbers, got NaN or infinity", argument=name)
+    _check_covariance(numpy(V), name)
     return V / 2 + xp.matrix_transpose(V) / 2, xp  # halves first: sums may overflow
 
 
-def _check(V: np.ndarray, name: str) -> None:
-    """Raise a ValueError unless every matrix is symmetric and positive semidefinite.
+def _check_covariance(V: np.ndarray, name: str) -> None:
+    """Raise an InputError unless every matrix is symmetric and positive semidefinite.
 
     Scaling by the largest entry makes the tolerances relative.
     """
@@ -79,9 +84,11 @@ def _check(V: np.ndarray, name: str) -> None:
     transposed = np.swapaxes(V, -1, -2)
     size = np.abs(V).max(axis=(-1, -2), keepdims=True)
     if np.any(np.abs(V / 2 - transposed / 2) > tolerance * (size / 2)):
-        raise ValueError(
+        raise InputError(
             f"{name}: expected a symmetric matrix, got one that differs from its transpose by "
-            f"{np.abs(V - transposed).max():.3g}; give (V + V.T) / 2 if that is rounding"
+            f"{np.abs(V - transposed).max():.3g}; if that is rounding, give (V + V.T) / 2",
+            "not-a-covariance",
+            argument=name,
         )
     scaled = V / np.where(size > 0, size, 1).astype(np.float64)
     scaled = (scaled + np.swapaxes(scaled, -1, -2)) / 2
@@ -89,24 +96,26 @@ def _check(V: np.ndarray, name: str) -> None:
     correlations = _without_scales(scaled, rounding)
     ones = np.ones_like(size)
     tests = (
-        (scaled, size, "one whose"),
-        (correlations, ones, "one of whose correlations V_ab / sqrt(V_aa V_bb) the"),
+        (scaled, size, "the matrix"),
+        (correlations, ones, "its correlations V_ab / sqrt(V_aa V_bb)"),
     )
     for matrix, unit, description in tests:
         lowest = np.linalg.eigvalsh(matrix)[..., 0]
         if np.any(lowest < -tolerance * V.shape[-1]):
-            raise ValueError(
-                f"{name}: expected a positive semidefinite matrix, got {description} smallest"
-                f" eigenvalue is {(lowest * unit[..., 0, 0]).min():.3g}; a covariance is"
-                " X @ X.T / features for inputs X"
+            raise InputError(
+                f"{name}: expected a positive semidefinite matrix, but the smallest eigenvalue of"
+                f" {description} is {(lowest * unit[..., 0, 0]).min():.3g}; for inputs X give"
+                " X @ X.T / features",
+                "not-a-covariance",
+                argument=name,
             )
 
 
 def _without_scales(V: np.ndarray, rounding: float) -> np.ndarray:
     """Return V_ab / sqrt(V_aa V_bb) with ones on the diagonal.
 
-    This shows an error of a small input as well as that of a large one. Entries of V that are
-    rounding are clipped to correlations.
+    On this scale an error in a small input is as visible as one in a large input. Entries of V
+    that are only rounding errors are clipped to [-1, 1].
     """
     variance = np.maximum(np.diagonal(V, axis1=-2, axis2=-1), 1e-290)
     scale = np.sqrt(variance)

@@ -1,6 +1,6 @@
 """Exact rationals.
 
-Exponents are compared with `==`, so a float that only looks like 1/10 is refused.
+Exponents are compared with `==`, so floats such as 0.1, which is not exactly 1/10, are refused.
 """
 
 from decimal import Decimal
@@ -8,37 +8,45 @@ from fractions import Fraction
 from numbers import Rational, Real
 from operator import index
 
+from orderone.core.errors import InputError
+
 ZERO = Fraction(0)
 HALF = Fraction(1, 2)
 ONE = Fraction(1)
 
-# A float is a dyadic number: 0.5 and 0.375 are what they say, 0.1 is 3602879701896397/2**55.
+# Floats have denominators that are powers of 2: 0.375 is exactly 3/8, but 0.1 is
+# 3602879701896397/2**55.
 LARGEST_FLOAT_DENOMINATOR = 1024
 
 
 def exact(value: object, name: str) -> Fraction:
-    """Return `value` as a Fraction, or raise a ValueError that names the argument."""
+    """Return `value` as a Fraction, or raise an InputError that names the argument."""
     if isinstance(value, bool) or not isinstance(value, (Real, str, Decimal)):
-        raise ValueError(
-            f"{name}: expected an exact number (Fraction, int or '1/2'), got {value!r}"
+        raise InputError(
+            f"{name}: expected an exact number (Fraction, int or '1/2'), got {value!r}",
+            argument=name,
         )
     try:
         result = _fraction(value)
     except (ValueError, OverflowError, ZeroDivisionError) as error:
-        raise ValueError(
-            f"{name}: expected an exact number such as Fraction(1, 2) or '1/2', got {value!r}"
+        raise InputError(
+            f"{name}: expected an exact number such as Fraction(1, 2) or '1/2', got {value!r}",
+            argument=name,
         ) from error
     is_float = isinstance(value, Real) and not isinstance(value, Rational)
     if is_float and result.denominator > LARGEST_FLOAT_DENOMINATOR:
-        raise ValueError(
+        raise InputError(
             f"{name}: expected an exact number, got the float {float(value)!r}, whose exact value"
-            f" is {result}; write Fraction('{float(value)!r}') or '{result.limit_denominator(100)}'"
+            f" is {result}; write Fraction('{float(value)!r}') or"
+            f" '{result.limit_denominator(100)}'",
+            "inexact-number",
+            argument=name,
         )
     return result
 
 
 def _fraction(value: Real | str | Decimal) -> Fraction:
-    """Convert numbers of numpy to those of Python first, which do not overflow."""
+    """Return the exact value; numbers of numpy become Python's first, which do not overflow."""
     if isinstance(value, Rational):
         return Fraction(int(value.numerator), int(value.denominator))
     if isinstance(value, Real):
@@ -47,20 +55,22 @@ def _fraction(value: Real | str | Decimal) -> Fraction:
 
 
 def count(value: object, name: str, least: int = 1, most: int | None = None) -> int:
-    """Return `value` as an int in [least, most], or raise a ValueError that names the argument."""
+    """Return `value` as an int in [least, most], or raise an InputError that names the argument."""
     try:
         result = index(value)  # type: ignore[arg-type]
     except TypeError:
         result = None
     if result is None or isinstance(value, bool) or result < least:
-        raise ValueError(f"{name}: expected a whole number, {least} or more; got {value!r}")
+        raise InputError(
+            f"{name}: expected a whole number, {least} or more; got {value!r}", argument=name
+        )
     if most is not None and result > most:
-        raise ValueError(f"{name}: expected at most {most}; got {result}")
+        raise InputError(f"{name}: expected at most {most}; got {result}", argument=name)
     return result
 
 
 def power(exponent: Fraction, base: str = "n") -> str:
-    """Return a power law as people write it: `n^(1/2)`, `n^-1`, or `1`."""
+    """Return a power law as text: `n^(1/2)`, `n^-1`, or `1`."""
     if exponent == 0:
         return "1"
     if exponent == 1:

@@ -1,6 +1,6 @@
-"""Types of what users pass.
+"""Types of the values that users pass.
 
-The function that takes such a value validates it and raises a ValueError that says what to do. The
+The function that takes such a value validates it and raises an InputError that says what to do. The
 run-time type checks of the test suite therefore skip these parameters: `UserInput` marks them.
 """
 

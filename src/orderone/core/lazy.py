@@ -1,4 +1,4 @@
-"""Names that load when they are first used: `import orderone` stays fast, and needs no torch."""
+"""Names that load when they are first used: `import orderone` is fast and needs no torch."""
 
 import sys
 from collections.abc import Callable, Mapping

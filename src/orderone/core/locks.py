@@ -1,8 +1,8 @@
 """A lock between processes that ends, at the latest, with the process that holds it.
 
 The operating system locks an open file and releases it when the process ends, however it ends: no
-lock is ever stale. Some network file systems have no locks; there, every process goes on as if it
-were alone.
+lock is ever stale. Some network file systems have no locks; there, every process continues as if
+no other were running.
 """
 
 import errno
@@ -42,7 +42,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[bool]:
 
 def _take(path: Path) -> int | None:
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    if _lock(file) and _is_still(file, path):
+    if _lock(file) and _is_current_file(file, path):
         return file
     os.close(file)
     return None
@@ -59,7 +59,7 @@ def _lock(file: int) -> bool:
     return True
 
 
-def _is_still(file: int, path: Path) -> bool:
+def _is_current_file(file: int, path: Path) -> bool:
     """Return whether `path` is the open file.
 
     The last holder may have removed it after this process opened it; the next process would then

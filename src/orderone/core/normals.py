@@ -1,8 +1,8 @@
 """Standard normal random numbers, from seeds whose streams do not overlap.
 
-Each block of a seed has its own stream, so work can be cut into blocks without changing the numbers
-of each block. Antithetic numbers come in pairs x, -x along the last axis: the mean of a function
-that is nearly linear in them varies less.
+Each block of a seed has a separate stream, so work can be cut into blocks without changing the
+numbers of each block. Antithetic numbers come in pairs x, -x along the last axis: the mean of a
+function that is nearly linear in them varies less.
 """
 
 import array_api_compat

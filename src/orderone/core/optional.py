@@ -11,5 +11,5 @@ def need(module: str, extra: str, purpose: str) -> ModuleType:
     except ImportError as error:
         package = module.partition(".")[0]
         raise ImportError(
-            f"{package} is needed {purpose}; pip install 'orderone[{extra}]'"
+            f"{package} is needed {purpose}; run: pip install 'orderone[{extra}]'"
         ) from error

@@ -1,4 +1,4 @@
-"""A progress bar for long work, shown on terminals only."""
+"""A progress bar for long work, on terminals only."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

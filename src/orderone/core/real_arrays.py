@@ -4,6 +4,7 @@ from math import inf
 
 import numpy as np
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, Number
 
 
@@ -12,12 +13,13 @@ def reals(values: Array, name: str, *, least: Number = -inf, most: Number = inf)
     try:
         result = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name}: expected numbers, got {values!r}") from error
+        raise InputError(f"{name}: expected numbers, got {values!r}", argument=name) from error
     if result.size == 0:
-        raise ValueError(f"{name}: expected numbers, got none")
+        raise InputError(f"{name}: expected numbers, got none", argument=name)
     if not np.all((result >= least) & (result <= most)):
-        raise ValueError(
-            f"{name}: expected numbers in [{least:.12g}, {most:.12g}], got {_few(result)}"
+        raise InputError(
+            f"{name}: expected numbers in [{least:.12g}, {most:.12g}], got {_few(result)}",
+            argument=name,
         )
     return result
 
@@ -26,9 +28,10 @@ def finite(values: Array, name: str, least: int = 1) -> np.ndarray:
     """Return `values` as a flat float64 array; raise if fewer than `least` or not all finite."""
     result = reals(values, name).ravel()
     if result.size < least or not np.all(np.isfinite(result)):
-        raise ValueError(
+        raise InputError(
             f"{name}: expected at least {least} finite numbers, got {_few(result)}; leave out the"
-            " others"
+            " others",
+            argument=name,
         )
     return result
 

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from math import ceil, inf, isfinite, nan
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Number
 
 MOST_STEPS = 10**7  # hours of work
@@ -13,15 +14,16 @@ def real(
 ) -> float:
     """Return `value` as a finite float with least <= value <= most and value > above.
 
-    Otherwise raise a ValueError that names the argument.
+    Otherwise raise an InputError that names the argument.
     """
     number = nan
     if not isinstance(value, bool | str):
         with suppress(TypeError, ValueError, OverflowError):
             number = float(value)
     if not (isfinite(number) and least <= number <= most and number > above):
-        raise ValueError(
-            f"{name}: expected a finite number{_range(least, most, above)}; got {value!r}"
+        raise InputError(
+            f"{name}: expected a finite number{_range(least, most, above)}; got {value!r}",
+            argument=name,
         )
     return number
 
@@ -39,11 +41,15 @@ def steps(T: Number, dt: Number) -> tuple[int, float]:
     T = real(T, "T", least=0)
     dt = real(dt, "dt", above=0)
     if dt > T > 0:
-        raise ValueError(f"dt: expected a step of at most T = {T:g}, got {dt:g}; take a smaller dt")
+        raise InputError(
+            f"dt: expected a step of at most T = {T:g}, got {dt:g}; take a smaller dt",
+            argument="dt",
+        )
     if dt < T / MOST_STEPS:
-        raise ValueError(
+        raise InputError(
             f"dt: expected at most {MOST_STEPS} steps, got T = {T:g} and dt = {dt:g}; take a"
-            " larger dt"
+            " larger dt",
+            argument="dt",
         )
     number = ceil(T / dt - 1e-9)
     if number == 0:

@@ -1,4 +1,4 @@
-"""The papers' models, and networks from descriptions whose kernels theory computes."""
+"""Models of the papers, and networks built from the layers of `theory.kernels`."""
 
 from orderone.nn.bigram import Bigram, learning_rates
 from orderone.nn.from_layers import from_layers, to_module

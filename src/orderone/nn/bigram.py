@@ -1,4 +1,4 @@
-"""The bigram language model of S0: the smallest network that shows every exponent of width.
+"""Bigram language model of S0: the smallest network in which every width exponent matters.
 
     h_0       = one-hot token                                                    S0 (1)
     h_{l+1}   = n^{-a_l} W_l h_l     for l = 0 ... L+1
@@ -7,6 +7,8 @@
 W_0 is n x V (embedding), W_1 ... W_L are n x n, W_{L+1} is V x n (readout). With `norm`, RMSNorm
 without gain follows every layer but the last (S0 Lemma D.3). With an `activation`, it follows W_0
 ... W_L (S0 appendix C). `tied` uses W_0^T as W_{L+1}.
+
+S0: Stratos, "Scale-Invariant Parameterizations".
 """
 
 from collections.abc import Callable
@@ -14,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name
 from orderone.theory.exponents import Parameterization
@@ -42,8 +44,8 @@ class Bigram(nn.Module):
     The optimizer takes the learning rates of `p` from `learning_rates`.
     """
 
-    roles: list[str]  # of W_0 ... W_{L+1}
-    weight_roles: list[str]  # of `weights`: a tied readout has no tensor
+    roles: list[str]  # one for each of W_0 ... W_{L+1}
+    weight_roles: list[str]  # one for each of `weights`; a tied readout has no tensor
     weights: nn.ParameterList
     multipliers: list[float]
     activation: Callable[[Tensor], Tensor]
@@ -69,10 +71,12 @@ class Bigram(nn.Module):
         width = count(width, "width")
         vocab = count(vocab, "vocab", least=2)
         if tied and p.b["embedding"] != p.b["readout"]:
-            raise ValueError(
-                f"tied: {p.name} starts the embedding with n^-{p.b['embedding']} and the readout"
-                f" with n^-{p.b['readout']}, but they are one tensor; use a rule or a gauge in"
-                " which the two agree"
+            raise InputError(
+                f"tied: expected a rule with equal initial sizes of embedding and readout, which"
+                f" are one tensor; {p.name} has n^-({p.b['embedding']}) and"
+                f" n^-({p.b['readout']}); use another rule, or a gauge in which the two agree",
+                "tied-sizes-differ",
+                argument="tied",
             )
         self.roles = layer_roles(depth)
         self.norm = norm

@@ -1,10 +1,10 @@
-"""A network of finite width, from the description whose kernels `theory.kernels` computes.
+"""Networks of finite width, built from the layers whose kernels `theory.kernels` computes.
 
     z = sqrt(weight_var / n) W h + sqrt(bias_var) b,       W, b ~ N(0, 1)
 
-Weights carry their size in front, as in `theory.kernels.Dense`: only then does the sum of squared
-gradients over parameters have a limit as n grows, and it is the tangent kernel of the description.
-Every other layer is PyTorch's own.
+Weights have variance 1 and a factor in front, as in `theory.kernels.Dense`: only then does the sum
+of squared gradients over parameters have a limit as n grows, and this limit is the tangent kernel
+of the description. The other layers are those of PyTorch.
 """
 
 from functools import singledispatch
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from orderone.core.errors import instance
+from orderone.core.errors import InputError, instance
 from orderone.core.exact import count
 from orderone.core.inputs import Count
 from orderone.nn.inputs import Layer
@@ -26,10 +26,10 @@ def from_layers(
 ) -> nn.Sequential:
     """Build `net` (layers of `theory.kernels`) as a module for `inputs` features.
 
-    Fresh weights come from torch's generator.
+    torch's random generator draws the weights.
 
-    Dense layers have `width` neurons, the last of them `outputs`, which is `width` unless given.
-    With dropout, call `eval()` for a network without it, as usual.
+    Dense layers have `width` neurons; the last one has `outputs`, by default `width`. As usual,
+    `eval()` switches dropout off.
     """
     net = instance(
         net, kernels.Layer, "net", "give kernels.Sequential(...) or another layer of theory.kernels"
@@ -43,7 +43,7 @@ def from_layers(
 
 
 class ScaledLinear(nn.Module):
-    """A linear layer with standard normal parameters and their sizes as factors."""
+    """Linear layer with standard normal parameters and a factor in front of each tensor."""
 
     weight: nn.Parameter
     bias: nn.Parameter
@@ -135,10 +135,12 @@ def _chain(net: kernels.Sequential, features: int, width: int, last: int) -> nn.
 
 @singledispatch
 def to_module(layer: object, features: int, width: int) -> nn.Module:
-    """Build `layer` for `features` inputs; a layer with neurons of its own gets `width`."""
-    raise ValueError(
-        f"from_layers: expected layers of theory.kernels, got {layer!r}; register it with"
-        " to_module.register"
+    """Build `layer` for `features` inputs; a Dense layer gets `width` neurons."""
+    raise InputError(
+        f"layer: expected a layer of theory.kernels, got {layer!r}; for a layer type of your own,"
+        " register a builder with to_module.register",
+        "wrong-type",
+        argument="layer",
     )
 
 

@@ -1,4 +1,4 @@
-"""Types of what users pass to the models; see `orderone.core.inputs`."""
+"""Types of the values that users pass to the models; see `orderone.core.inputs`."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeAlias

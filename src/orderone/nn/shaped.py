@@ -3,12 +3,14 @@
     ShapedReLU         phi_s(x) = s_+ max(x, 0) + s_- min(x, 0)               S3 (2.5)
     ShapedActivation   phi_s(x) = s (phi(x / s) - phi(0)) / phi'(0)           S3 (2.6)
 
-Both tend to the identity as the network grows. (2.6) asks for phi(0) = 0 and phi'(0) = 1; the
-second form has that for any phi with phi'(0) != 0, GELU and SiLU included.
+Both tend to the identity as the network grows. (2.6) requires phi(0) = 0 and phi'(0) = 1; the form
+above has both for any phi with phi'(0) != 0, GELU and SiLU included.
 
     gain = 1 / sqrt(E phi_s(g)^2)
 
-With weights of standard deviation gain / sqrt(fan_in), layers keep the size of what they carry.
+With weights of standard deviation gain / sqrt(fan_in), layers preserve the size of the signal.
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from math import hypot, isfinite, sqrt
@@ -16,6 +18,7 @@ from math import hypot, isfinite, sqrt
 import torch
 from torch import Tensor, nn
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Number
 from orderone.core.reals import real
 from orderone.nn.inputs import Phi
@@ -25,9 +28,9 @@ NEAR = 1e-12  # distance from 0 within which a bend is a kink
 
 
 class ShapedReLU(nn.Module):
-    """`plus` and `minus` are the slopes for x > 0 and x < 0; `ShapedReLU.at(width)` computes them.
+    """Shaped ReLU with the slope `plus` for x > 0 and `minus` for x < 0.
 
-    (1, 0) is the ReLU.
+    (1, 0) is the ReLU. `ShapedReLU.at(width)` computes the slopes.
     """
 
     plus: float
@@ -54,14 +57,15 @@ class ShapedReLU(nn.Module):
         """Return sqrt(2 / (plus^2 + minus^2))."""
         size = hypot(self.plus, self.minus)
         if size == 0:
-            raise ValueError(
-                "gain: expected a slope other than 0, got plus = minus = 0; no weights keep sizes"
-                " then"
+            raise InputError(
+                "plus, minus: expected a slope other than 0, got plus = minus = 0; then no weights"
+                " preserve the size of the signal",
+                argument="plus",
             )
         return sqrt(2) / size
 
     def forward(self, x: Tensor) -> Tensor:
-        # A slope of 0 is not multiplied with: infinity times 0 is not a number.
+        # Do not multiply by a slope of 0: infinity times 0 is NaN.
         if self.minus == 0:
             return self.plus * x.relu()
         if self.plus == 0:
@@ -73,7 +77,10 @@ class ShapedReLU(nn.Module):
 
 
 class ShapedActivation(nn.Module):
-    """`phi` is any smooth function or module, elementwise; `scale` is s = a n^p."""
+    """Shaped form of `phi`, any elementwise function or module that is smooth at 0.
+
+    `scale` is s = a n^p.
+    """
 
     phi: Phi
     scale: float
@@ -83,23 +90,26 @@ class ShapedActivation(nn.Module):
     def __init__(self, phi: Phi, scale: Number):
         super().__init__()
         if not callable(phi):
-            raise ValueError(
-                f"phi: expected a function or module of tensors, got {phi!r}; give torch.tanh"
+            raise InputError(
+                f"phi: expected a function or module of tensors, got {phi!r}; give torch.tanh",
+                argument="phi",
             )
         self.phi = phi
         self.scale = real(scale, "scale")
         if self.scale == 0:
-            raise ValueError("scale: expected a number other than 0, got 0")
+            raise InputError("scale: expected a number other than 0, got 0", argument="scale")
         if is_bent(phi):
-            raise ValueError(
-                f"phi: expected a function that is smooth at 0, got {phi!r}; give ShapedReLU for"
-                " kinks"
+            raise InputError(
+                f"phi: expected a function that is smooth at 0, got {phi!r}, which has a kink"
+                " there; use ShapedReLU instead",
+                "no-shaped-form",
+                argument="phi",
             )
         self.start, self.slope = _start(phi)
 
     @property
     def gain(self) -> float:
-        """Compute 1 / sqrt(E phi_s(g)^2) by quadrature, cut where phi_s bends.
+        """Compute 1 / sqrt(E phi_s(g)^2) by quadrature, piece by piece between the kinks of phi_s.
 
         See `theory.activations`.
         """
@@ -108,9 +118,10 @@ class ShapedActivation(nn.Module):
             with torch.no_grad():
                 moment = self.scale**2 * float(get(self._unscaled).second_moment(self.scale**-2))
         if not (isfinite(moment) and moment > 0):
-            raise ValueError(
-                "gain: expected a scale at which E phi_s(g)^2 is a number above 0, got"
-                f" {self.scale:g}"
+            raise InputError(
+                "scale: expected a scale for which E phi_s(g)^2 is finite and above 0, got"
+                f" {self.scale:g}",
+                argument="scale",
             )
         return moment**-0.5
 
@@ -137,7 +148,11 @@ def _start(phi: Phi) -> tuple[float, float]:
     """Return phi(0) and phi'(0)."""
     (start,), (slope,) = _slopes(phi, [0.0])
     if not (isfinite(slope) and slope != 0):
-        raise ValueError(f"phi: expected a slope other than 0 at 0, got {slope}; shaping needs one")
+        raise InputError(
+            f"phi: expected a function whose slope at 0 is finite and not 0, got the slope {slope}",
+            "no-shaped-form",
+            argument="phi",
+        )
     return start, slope
 
 

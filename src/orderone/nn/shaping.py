@@ -1,16 +1,18 @@
-"""Replace the activations of a model by shaped ones, in place, and put them back.
+"""Replace the activations of a model by shaped ones, in place, and restore them later.
 
     shaping = shape_activations(model, depth=48)
     ...
     shaping.undo()                                  # or: with shape_activations(...): ...
 
-Slopes are s_+- = 1 + c_+- / sqrt(depth), and scales s = a sqrt(depth): the whole network then bends
-by the amount that the limits (2.7) and (3.18) describe for t = 1, whatever its depth. Given `p`,
-width^p takes the place of sqrt(depth), as in (2.5) and (2.6), 0 <= p <= 1/2; given the width alone,
-p is 1/2. What is random in the limit depends on depth / width and not on the shape.
+Slopes are s_+- = 1 + c_+- / sqrt(depth), and scales s = a sqrt(depth). The network as a whole then
+has the nonlinearity of the limits (2.7) and (3.18) of S3 at t = 1, for every depth. With `p`,
+width^p replaces sqrt(depth), as in (2.5) and (2.6), 0 <= p <= 1/2; with the width alone, p is 1/2.
+The random part of the limit depends on depth / width and not on the shape.
 
-Activations are modules, or functions that a module holds as an attribute, as torch's own
-Transformer layers hold F.relu.
+Activations are modules, or functions that a module has as an attribute, such as F.relu in the
+Transformer layers of torch.
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from collections import OrderedDict
@@ -24,7 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from orderone.core.errors import instance
+from orderone.core.errors import InputError, instance
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
@@ -49,7 +51,7 @@ SMOOTH = (
     nn.Hardswish,
     nn.Hardsigmoid,
 )
-UNSUPPORTED = (  # slopes to learn, or none at 0
+UNSUPPORTED = (  # the slope at 0 is trained, or it is 0
     nn.PReLU,
     nn.Threshold,
     nn.Hardshrink,
@@ -79,26 +81,26 @@ SUPPORTED_FUNCTIONS = (
     "hardsigmoid",
 )
 UNSUPPORTED_FUNCTIONS = ("prelu", "threshold", "hardshrink", "softshrink", "tanhshrink")
-# the module of its activation classes; all that have a slope at 0 are smooth
+# Module of its activation classes; all that have a slope at 0 are smooth.
 HUGGING_FACE = "transformers.activations"
-LARGEST = 10**15  # of depth and width
-# torch's own names of what makes it compute a layer of a Transformer by one kernel, which knows
-# ReLU and GELU only
+LARGEST = 10**15  # bound of depth and width
+# Attributes of torch's Transformer layers that select its fused kernel, which supports only ReLU
+# and GELU.
 FUSED = ("activation_relu_or_gelu", "use_nested_tensor")
 
 
 @dataclass
 class Shaping:
-    """The replaced activations by their names in the model, and the way back."""
+    """Replaced activations by their names in the model; `undo` restores them."""
 
     model: nn.Module
-    replaced: Mapping[str, object]  # modules, and functions that modules held
+    replaced: Mapping[str, object]  # modules, and functions that were attributes of modules
     strength: float  # 1 / sqrt(depth), or width^-p
     _fused: tuple[tuple[nn.Module, str, Any], ...] = field(default=(), repr=False)
     _undone: bool = field(default=False, repr=False)
 
     def undo(self) -> None:
-        """Put the original activations back. Once is enough."""
+        """Restore the original activations. A second call does nothing."""
         if self._undone:
             return
         for name, activation in self.replaced.items():
@@ -125,29 +127,32 @@ def shape_activations(
     p: Number | None = None,
     keep: ModuleNames = (),
 ) -> Shaping:
-    """Replace every ReLU-like activation by a `ShapedReLU`, every smooth one by a
-    `ShapedActivation`.
+    """Replace every activation with a kink by a `ShapedReLU`, others by a `ShapedActivation`.
 
     `depth` is the number of layers with an activation, on the longest path. `keep` names modules
-    that stay as they are: gates, say. Weights stay: give them the standard deviation `gain` /
-    sqrt(fan_in) of their activation. Hooks move to the new modules and back. Torch's fused kernel
-    for Transformer layers is switched off where it would use the old activation. Functions are
-    found where a module holds them (F.relu as an attribute); calls of functions cannot be seen.
-    With nothing to replace there is an error, and with an activation that has no shaped form
-    (PReLU, Softshrink, ...) too.
+    that stay unchanged, such as gates. Weights are not changed: give them the standard deviation
+    `gain` / sqrt(fan_in), with the gain of their activation. Hooks move to the new modules and
+    back. Torch's fused kernel for Transformer layers is switched off where it would use the old
+    activation.
+
+    Functions are replaced where a module has them as attributes (F.relu); calls inside `forward`
+    cannot be replaced. Raise an InputError if there is nothing to replace, or an activation that
+    has no shaped form (PReLU, Softshrink, ...).
     """
     instance(model, nn.Module, "model", "give the network whose activations to shape")
     strength = _strength(depth, width, p)
     if any(isinstance(module, ShapedReLU | ShapedActivation) for module in model.modules()):
-        raise ValueError(
-            "model: expected plain activations, found shaped ones; undo the first shaping before"
-            " another"
+        raise InputError(
+            "model: expected a model without shaped activations, got one that has them; undo the"
+            " first shaping before the next",
+            "already-shaped",
+            argument="model",
         )
     candidates = _candidates(model)
-    kept = _kept(keep, candidates)
+    unchanged = _check_names(keep, candidates)
     shaped: dict[str, nn.Module] = {}
     for name, activation in candidates.items():
-        if name in kept:
+        if name in unchanged:
             continue
         module = _shaped(activation, name, strength, c_plus, c_minus, a)
         if module is not None:
@@ -157,7 +162,7 @@ def shape_activations(
 
 
 def _candidates(model: nn.Module) -> dict[str, object]:
-    """Return all modules, and the activation functions that they hold, by name."""
+    """Return all modules, and the activation functions among their attributes, by name."""
     modules = dict(model.named_modules(remove_duplicate=False))
     functions: dict[str, object] = {}
     for name, module in modules.items():
@@ -204,20 +209,24 @@ def _shaped(
     function = _is_one_of(activation, UNSUPPORTED_FUNCTIONS)
     if isinstance(activation, UNSUPPORTED) or hugging_face or function:
         kind = getattr(activation, "__name__", type(activation).__name__)
-        raise ValueError(
+        raise InputError(
             f"model: expected activations with a fixed slope at 0, got {kind} at {name!r}; "
-            f"leave it as it is with keep=[{name!r}]"
+            f"to leave it unchanged, pass keep=[{name!r}]",
+            "no-shaped-form",
+            argument="model",
         )
     return None
 
 
-def _kept(keep: ModuleNames, candidates: Mapping[str, object]) -> tuple[str, ...]:
+def _check_names(keep: ModuleNames, candidates: Mapping[str, object]) -> tuple[str, ...]:
     names = (keep,) if isinstance(keep, str) else tuple(keep)
     for name in names:
         if name not in candidates:
-            raise ValueError(
-                "keep: expected names from model.named_modules() or of functions they hold, got"
-                f" {name!r}"
+            raise InputError(
+                "keep: expected names from model.named_modules(), or of functions that are their"
+                f" attributes; got {name!r}",
+                "unknown-name",
+                argument="keep",
             )
     return names
 
@@ -226,15 +235,18 @@ def _replace(
     model: nn.Module, old: Mapping[str, object], new: Mapping[str, nn.Module], strength: float
 ) -> Shaping:
     if "" in new:
-        raise ValueError(
-            f"model: expected a network that holds activations, got {model!r} itself; shape that"
-            " directly"
+        raise InputError(
+            f"model: expected a network that contains activations, got the activation {model!r};"
+            " use ShapedReLU or ShapedActivation",
+            argument="model",
         )
     if not new:
         known = ", ".join(kind.__name__ for kind in KINKED + SMOOTH)
-        raise ValueError(
-            f"model: expected activation modules ({known}), found none; calls of functions such as"
-            " torch.relu cannot be seen, write nn.ReLU() instead"
+        raise InputError(
+            f"model: expected activation modules ({known}), got none; calls of functions such as"
+            " torch.relu cannot be replaced, use nn.ReLU() in the model instead",
+            "no-activations",
+            argument="model",
         )
     shaping = Shaping(model, dict(old), strength, tuple(_fused(model, new)))
     for name, module in new.items():
@@ -250,7 +262,7 @@ def _replace(
 
 
 def _fused(model: nn.Module, new: Mapping[str, nn.Module]) -> Iterator[tuple[nn.Module, str, Any]]:
-    """Yield every flag of a module around a replaced one that lets torch go past it."""
+    """Yield the flags by which torch would skip a replaced module, with module and value."""
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
         if not any(inner.startswith(prefix) for inner in new):
@@ -261,7 +273,7 @@ def _fused(model: nn.Module, new: Mapping[str, nn.Module]) -> Iterator[tuple[nn.
 
 
 def _without_hooks(module: nn.Module) -> nn.Module:
-    """Return the same activation to compute with; hooks move to the module that replaces it."""
+    """Return a copy without hooks, which move to the shaped module."""
     bare = copy(module)
     for hook in MODULE_HOOKS:
         setattr(bare, hook, OrderedDict())
@@ -284,9 +296,10 @@ def _strength(depth: Count | None, width: Count | None, p: Number | None) -> flo
         got = "p alone"
     else:
         got = "neither"
-    raise ValueError(
-        f"depth, width: expected depth, or width with p; got {got}; give depth=number of layers"
-        " alone"
+    raise InputError(
+        f"depth, width: expected depth alone, or width with or without p; got {got}; pass"
+        " depth=number of layers",
+        argument="depth",
     )
 
 
@@ -295,5 +308,5 @@ def _put(model: nn.Module, name: str, activation: object) -> None:
     parent, _, leaf = name.rpartition(".")
     owner = model.get_submodule(parent)
     if not isinstance(activation, nn.Module) and isinstance(getattr(owner, leaf, None), nn.Module):
-        delattr(owner, leaf)  # a function takes the place of a module only once that is gone
+        delattr(owner, leaf)  # torch refuses to assign a function over a module
     setattr(owner, leaf, activation)

@@ -1,9 +1,9 @@
-"""Kernels of real networks, to compare theory with: outputs and gradients of many random draws.
+"""Kernels of finite networks, measured on many random draws, to compare with theory.
 
     nngp_ab = 1/k sum_i f_i(a) f_i(b)                       over k outputs f_i
     ntk_ab  = 1/k sum_i sum_w df_i(a)/dw df_i(b)/dw
 
-Both come from one forward pass, so that under dropout an input meets itself with one mask. They are
+Both come from one forward pass, so that the diagonal uses one dropout mask per input. They are
 averaged over networks. Besides the standard error, a bias of order 1/n remains at finite width n.
 """
 
@@ -44,11 +44,10 @@ def simulate_kernels(
     seed: Count = 0,
     device: Device = None,
 ) -> SimulatedKernels:
-    """Measure the kernels of `networks` draws of `net` (layers of `theory.kernels`) at `width`.
+    """Measure the mean kernels of `networks` random networks `net` of this `width`.
 
-    The inputs are those of `kernels.inputs(X)`.
-
-    A last Dense layer has `outputs` neurons; both kernels are means over them.
+    `net` consists of layers of `theory.kernels`; `X` is as for `kernels.inputs(X)`. A last Dense
+    layer has `outputs` neurons; both kernels are means over them.
     """
     x = torch.as_tensor(floating(X, "X")[1], dtype=torch.float32, device=device)
     nngp: list[Tensor] = []

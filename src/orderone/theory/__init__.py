@@ -1,4 +1,4 @@
-"""Predictions of theory, without running a network. Nothing here imports torch."""
+"""Predictions without running a network: exponents, mean fields, kernels, limits. No torch."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -47,7 +47,7 @@ __all__ = [
     "resnet_ode",
     "transformer",
 ]
-# These need numpy and scipy, which `exponents` and `scaling` do without.
+# Loaded on first use: these need numpy and scipy, `exponents` and `scaling` do not.
 __getattr__: Callable[[str], object] = lazy_names(
     __name__,
     {

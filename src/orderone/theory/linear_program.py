@@ -1,12 +1,12 @@
 """Small linear programs, solved exactly in rational numbers, with reasons.
 
-    minimise  k . x     subject to   A x >= beta,   x free      (primal: what the user asks)
-    maximise  beta . y  subject to   A^T y = k,     y >= 0      (dual: what is solved here)
+    minimise  k . x     subject to   A x >= beta,   x free      (primal: the user's problem)
+    maximise  beta . y  subject to   A^T y = k,     y >= 0      (dual: solved here)
 
 The dual is in standard form, with one row per unknown and one column per constraint. Its solution
-is at the same time the answer to *why*: y_i > 0 exactly on constraints that hold the optimum up,
-and when the primal is infeasible the dual is unbounded along an extreme ray, whose support is a set
-of constraints that contradict one another, none superfluous. Bland's rule makes it terminate;
+also gives the reasons. The constraints with y_i > 0 are those that determine the optimum. If the
+primal is infeasible, the dual is unbounded along an extreme ray, and the support of this ray is a
+minimal set of constraints that contradict one another. Bland's rule makes the method terminate;
 Fractions make it exact.
 """
 
@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from orderone.core.errors import InputError
+
 
 @runtime_checkable
 class Inequality(Protocol):
-    """sum(terms[v] * v) + constant >= 0, or == 0."""
+    """Inequality sum(terms[v] * v) + constant >= 0, or equality == 0."""
 
     @property
     def terms(self) -> Mapping[str, Fraction]: ...
@@ -33,11 +35,11 @@ C = TypeVar("C", bound=Inequality)
 
 @dataclass(frozen=True)
 class Optimum(Generic[C]):
-    """The smallest cost, where it is reached, and why it is no smaller."""
+    """Smallest cost, a point that has it, and the constraints that determine it."""
 
     value: Fraction
     x: dict[str, Fraction]
-    because: tuple[C, ...]  # constraints with a positive price
+    because: tuple[C, ...]  # constraints with a positive dual price
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,7 @@ class Conflict(Generic[C]):
 
 
 def minimize(cost: Mapping[str, Fraction], constraints: Sequence[C]) -> Optimum[C] | Conflict[C]:
-    """Return the smallest `cost . x` that satisfies all `constraints`, or the constraints that
-    cannot hold together."""
+    """Return the smallest `cost . x` under `constraints`, or those that contradict each other."""
     columns: list[tuple[C, int]] = []
     unknowns = set(cost)
     for constraint in constraints:
@@ -71,8 +72,10 @@ def minimize(cost: Mapping[str, Fraction], constraints: Sequence[C]) -> Optimum[
     prices = [-sign * constraint.constant for constraint, sign in columns]
     table = _Tableau(list(rows.values()), prices)
     if not table.find_start():
-        raise ValueError(
-            "the program has no lower bound: no constraint keeps the cost from falling for ever"
+        raise InputError(
+            "constraints: expected a problem with a lower bound, but the constraints allow any"
+            " cost, however small; add one that bounds it from below",
+            argument="constraints",
         )
     ray = table.improve()
     if ray is not None:
@@ -86,15 +89,15 @@ def _distinct_constraints(columns: list[tuple[C, int]], chosen: list[int]) -> tu
     return tuple(dict.fromkeys(columns[j][0] for j in chosen))
 
 
-RIGHT = -1  # the column of the right sides
+RIGHT = -1  # column of the right-hand sides
 _Row: TypeAlias = dict[int, Fraction]
 
 
 class _Tableau:
-    """Sparse rows over constraint columns, artificial columns and the right side (RIGHT).
+    """Simplex tableau: sparse rows over constraint columns, artificial columns and RIGHT.
 
-    There is one basic column for each row, and a row of gains: what a unit of each column would add
-    to the objective.
+    Each row has one basic column. `gains` is the row of reduced costs: the amount that one unit of
+    each column would add to the objective.
     """
 
     def __init__(self, rows: list[_Row], prices: list[Fraction]):
@@ -105,7 +108,7 @@ class _Tableau:
         self.basis: list[int] = []
         self.gains: _Row = {}
         for i, row in enumerate(rows):
-            sign = -1 if row.get(RIGHT, 0) < 0 else 1  # a right side is not negative
+            sign = -1 if row.get(RIGHT, 0) < 0 else 1  # make the right-hand side nonnegative
             artificial = self.columns + i
             signed = {column: sign * entry for column, entry in row.items()}
             signed[artificial] = Fraction(1)
@@ -114,39 +117,38 @@ class _Tableau:
             self.basis.append(artificial)
 
     def find_start(self) -> bool:
-        """Phase one: drive the artificial columns out of the basis; False if they cannot leave."""
-        self._climb({self.columns + i: Fraction(-1) for i in range(len(self.rows))})
+        """Run phase one: remove the artificial columns from the basis; False if impossible."""
+        self._optimize({self.columns + i: Fraction(-1) for i in range(len(self.rows))})
         for i, column in enumerate(self.basis):
             if column < self.columns:
                 continue
             if self.rows[i].get(RIGHT, 0) != 0:
                 return False
             swap = next((j for j in self.rows[i] if 0 <= j < self.columns), None)
-            if swap is not None:  # otherwise the row is void and stays so
+            if swap is not None:  # otherwise all its other entries are 0
                 self._pivot(i, swap)
         return True
 
     def improve(self) -> list[int] | None:
-        """Phase two: climb to the optimum. Returns None there, or the support of a ray that climbs
-        for ever."""
-        return self._climb(dict(enumerate(self.prices)))
+        """Run phase two; return None at the optimum, or the support of an unbounded ray."""
+        return self._optimize(dict(enumerate(self.prices)))
 
     def multipliers(self) -> list[Fraction]:
-        """Return the primal unknowns: what a unit of each right side is worth."""
+        """Return the primal unknowns: the gain of the objective per unit of each right side."""
         result: list[Fraction] = []
         for i, sign in enumerate(self.signs):
             result.append(-sign * self.gains.get(self.columns + i, Fraction(0)))
         return result
 
     def support(self) -> list[int]:
-        """Return the constraint columns with a positive price."""
+        """Return the constraint columns with a positive dual price."""
         result: list[int] = []
         for column, row in zip(self.basis, self.rows, strict=True):
             if column < self.columns and row.get(RIGHT, 0) > 0:
                 result.append(column)
         return sorted(result)
 
-    def _climb(self, prices: _Row) -> list[int] | None:
+    def _optimize(self, prices: _Row) -> list[int] | None:
         self.gains = {column: price for column, price in prices.items() if price}
         for column, row in zip(self.basis, self.rows, strict=True):
             if prices.get(column):
@@ -169,8 +171,7 @@ class _Tableau:
             self._pivot(leave, enter)
 
     def _improving_column(self) -> int | None:
-        """Return the first improving column, so that it cannot cycle (Bland). Artificial columns
-        never come back."""
+        """Return the first improving column that is not artificial: Bland's rule, no cycles."""
         improving = (j for j, gain in self.gains.items() if gain > 0 and 0 <= j < self.columns)
         return min(improving, default=None)
 
@@ -187,7 +188,7 @@ class _Tableau:
 
 
 def _subtract(row: _Row, factor: Fraction, lead: _Row) -> None:
-    """Subtract factor * lead in place; zeros are not kept."""
+    """Subtract factor * lead in place and drop zeros."""
     for column, entry in lead.items():
         value = row.get(column, 0) - factor * entry
         if value:

@@ -1,4 +1,4 @@
-"""The scaling strategies of S2 as absolute powers of the dimensions, group by group.
+"""Scaling strategies of S2 as absolute powers of the dimensions, for each group of tensors.
 
 With s = 0 for neural-tangent, 1/2 for hybrid and 1 for maximal-update (S2 footnotes 8 and 26,
 erratum S2.9):
@@ -12,14 +12,16 @@ erratum S2.9):
     head       n^-(1+s)/2   1 / n        1 / (n sqrt(n_out))      (1.107), (1.116), (1.34)
     head_bias  0            1            n_out^-1/2               (1.107), (1.116)
 
-M is the ratio of the MLP's width to n. In words: a matrix learns at
+M is the ratio of the MLP's width to n. In short, the AdamW factor of a matrix is
 n^(s/2) / (fan_in sqrt(fan_out)). `standard` starts like neural-tangent and uses the factor 1
-throughout (Table II.1.E). Any other s between 0 and 1 is a strategy too: "s=1/4".
+everywhere (Table II.1.E). Any other s between 0 and 1 is a strategy too: "s=1/4".
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from fractions import Fraction
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count, exact
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
@@ -36,7 +38,7 @@ _BETWEEN = "s="
 
 
 def is_strategy(name: Name) -> bool:
-    """Return whether `name` is a strategy of S2, or looks like "s=1/4"."""
+    """Return whether `name` is a strategy of S2 or has the form "s=1/4"."""
     return name in STRATEGIES or name.startswith(_BETWEEN)
 
 
@@ -46,9 +48,10 @@ def strategy_power(strategy: Name) -> Fraction | None:
         return STRATEGIES[one_of(strategy, STRATEGIES, "strategy")]
     s = exact(strategy.removeprefix(_BETWEEN), "strategy")
     if not 0 <= s <= 1:
-        raise ValueError(
+        raise InputError(
             "strategy: expected s between 0 (neural-tangent) and 1 (maximal-update), got"
-            f" {strategy!r}"
+            f" {strategy!r}",
+            argument="strategy",
         )
     return s
 
@@ -104,12 +107,12 @@ def group_rate(
     optimizer: Name = "adamw",
     width: Number | None = None,
 ) -> float:
-    """Return the rate factor of a tensor with these dimensions; for lookups and biases fan_in is 1.
+    """Return the learning-rate factor of a tensor; lookups and biases have fan_in 1.
 
     `width` is n. Without it, n is the fan-in of W and attention, and the fan-out of all others.
     """
     s = strategy_power(strategy)
-    adaptive = one_of(optimizer, (*_ADAPTIVE, "sgd"), "optimizer of S2") in _ADAPTIVE
+    adaptive = one_of(optimizer, (*_ADAPTIVE, "sgd"), "optimizer") in _ADAPTIVE
     if s is None:
         return 1.0
     if width is not None:

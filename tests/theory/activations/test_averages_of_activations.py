@@ -1,5 +1,4 @@
-"""Every activation three ways: what the library says, adaptive quadrature of its values, and Monte
-Carlo."""
+"""Averages of every activation against adaptive quadrature and Monte Carlo."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What kernels iterate, against the averages that it is made of."""
+"""Gap and slope of kernels against the averages of activations."""
 
 import array_api_compat.numpy as xp
 import numpy as np

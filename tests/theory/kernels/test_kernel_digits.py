@@ -49,7 +49,7 @@ def test_single_precision_diagonals_are_right(phi, depth, weight_var, bias_var):
 
 
 def test_equal_inputs_have_equal_kernels_in_single_precision():
-    """Where correlations instead of gaps are kept, sqrt(1 - c^2) costs the NTK of ReLU a
+    """With correlations instead of gaps, sqrt(1 - c^2) would cost the NTK of ReLU a
     percent."""
     x = np.random.default_rng(0).normal(size=(1, 8)).astype(np.float32)
     k = deep("relu", 50, 2.0)(inputs(np.repeat(x, 2, 0)))
@@ -92,7 +92,7 @@ def test_deep_chaotic_networks_do_not_drift():
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_nearly_equal_inputs_part_at_the_rate_chi1(kind):
+def test_nearly_equal_inputs_separate_at_the_rate_chi1(kind):
     """A gap of 1e-12, of which single precision would see nothing in a correlation."""
     x = np.random.default_rng(0).normal(size=8)
     y = x + 1e-6 * np.array([1, -1, 0, 0, 0, 0, 0, 0]) * np.linalg.norm(x)

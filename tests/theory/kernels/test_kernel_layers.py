@@ -153,7 +153,7 @@ def test_pooling_is_the_mean_over_tokens():
     )
 
 
-def test_residual_branches_may_hold_what_is_not_pointwise():
+def test_residual_branches_may_contain_layers_that_are_not_pointwise():
     """A branch that is not pointwise is run by itself; the sum is the same."""
 
     class Plain(kernels.Layer):

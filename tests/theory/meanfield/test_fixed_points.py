@@ -1,4 +1,4 @@
-"""Which fixed points there are, which of them attract, and that iterating the maps leads there."""
+"""Fixed points, their stability, and convergence of the iterated maps."""
 
 import math
 
@@ -137,7 +137,7 @@ def test_all_fixed_points_and_their_stability():
 
 
 def test_no_fixed_point_is_overlooked():
-    """The convexity that the solver leans on, seen on a fine grid."""
+    """The solver relies on convexity, which holds on a fine grid."""
     c = np.linspace(-1, 1, 4000)
     for name, weight_var, bias_var, keep in (
         ("tanh", 2.5, 0.05, 1.0),
@@ -153,7 +153,7 @@ def test_no_fixed_point_is_overlooked():
         assert crossings == len(network.correlations())
 
 
-def test_signals_that_die():
+def test_signals_that_vanish():
     """Without bias q* = 0, and the correlation is the limit of small biases."""
     for keep in (1.0, 0.9):
         dead, small = MeanField("tanh", 0.8, 0.0, keep), MeanField("tanh", 0.8, 1e-9, keep)
@@ -253,7 +253,7 @@ def test_trainable_depth():
 
 
 @pytest.mark.slow
-def test_a_real_wide_network_does_it():
+def test_the_trajectory_agrees_with_a_wide_network():
     """Lengths and correlations of one network of width 3000, layer by layer."""
     rng, n, (w, b, keep) = np.random.default_rng(0), 3000, (1.76, 0.05, 0.9)
     network = MeanField("tanh", w, b, keep)

@@ -50,7 +50,7 @@ def test_the_critical_line(edge):
 
 
 @pytest.mark.parametrize("distance", [1e-3, -1e-3, 1e-5, -1e-5, 1e-7])
-def test_lengths_and_chi1_near_it(edge, distance):
+def test_lengths_and_chi1_near_the_critical_line(edge, distance):
     weight_var = float(edge[1]) + distance
     network = theory.MeanField("tanh", weight_var, 0.05)
     with mp.workdps(DIGITS):
@@ -76,7 +76,7 @@ MP_ERF = {
 @pytest.mark.parametrize("distance", [1e-3, 1e-5, 1e-7])
 @pytest.mark.parametrize("keep", [1.0, 1 - 1e-6, 0.999, 0.9])
 @pytest.mark.parametrize("kind", ["closed form", "series"])
-def test_correlations_near_it(distance, keep, kind):
+def test_correlations_near_the_critical_line(distance, keep, kind):
     """erf has closed forms, so c* and chi_2 can be had with thirty digits; "series" treats erf as
     an unknown function."""
     from scipy.special import erf
@@ -98,7 +98,7 @@ def test_correlations_near_it(distance, keep, kind):
         assert network.gap_star == pytest.approx(float(gap), rel=1e-11)
 
 
-def test_correlations_of_tanh_near_it(edge):
+def test_correlations_of_tanh_near_the_critical_line(edge):
     """The plane sum of the oracle is slow, so one point: within 1e-3 of the line, without
     dropout."""
     network = theory.MeanField("tanh", float(edge[1]) + 1e-3, 0.05)
@@ -114,7 +114,7 @@ def test_correlations_of_tanh_near_it(edge):
     assert network.chi2 == pytest.approx(slopes, abs=1e-13)
 
 
-def test_at_it():
+def test_chi1_is_one_on_the_critical_line():
     for activation, bias_var in (
         ("tanh", 0.05),
         ("erf", 0.3),

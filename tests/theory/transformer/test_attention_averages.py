@@ -108,14 +108,14 @@ def test_heads_fluctuate_as_measured():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_tangent_kernel_is_carried_by_the_derivative(causal):
+def test_the_propagated_tangent_kernel_is_the_derivative(causal):
     """Erratum S2.4, by differences: R between two sequences, along a change of F between them and
     only between them."""
     F, change = kernel(4, seed=3), np.zeros((4, 4))
     change[:2, 2:] = [[0.3, -0.2], [0.1, 0.25]]
     change += change.T
     attended = run(F, 2, causal, 2.0, {"x": change})
-    found = attended.carried["x"]
+    found = attended.propagated["x"]
     step = 1e-4
     up, down = (run(F + sign * step * change, 2, causal, 2.0).value for sign in (1, -1))
     np.testing.assert_allclose(found[:2, 2:], ((up - down) / (2 * step))[:2, 2:], atol=1e-6)
@@ -144,7 +144,7 @@ def test_bends_are_the_sum_of_derivatives():
         )
 
 
-def test_many_views_are_drawn_together_and_errors_are_told():
+def test_many_views_are_drawn_together_with_correct_errors():
     """Causal attention: against the same averages one view after the other, and against an error
     ten times smaller."""
     F = kernel(8, seed=4, shared=0.8)
@@ -156,7 +156,7 @@ def test_many_views_are_drawn_together_and_errors_are_told():
     assert 0 < found.errors.value <= 5e-4
     np.testing.assert_allclose(found.value, by_views.value, atol=5 * found.errors.value)
     np.testing.assert_allclose(
-        found.carried["x"], by_views.carried["x"], atol=5 * found.errors.carried
+        found.propagated["x"], by_views.propagated["x"], atol=5 * found.errors.propagated
     )
     np.testing.assert_allclose(F * found.bend, F * by_views.bend, atol=6 * found.errors.bend)
 
@@ -172,10 +172,10 @@ def test_sampling_agrees_with_product_rules(causal, monkeypatch):
     np.testing.assert_allclose(sampled.value, exact.value, atol=5 * sampled.errors.value)
     np.testing.assert_allclose(sampled.bend, exact.bend, atol=1e-3)
     for name in theta:
-        np.testing.assert_allclose(sampled.carried[name], exact.carried[name], atol=5e-3)
+        np.testing.assert_allclose(sampled.propagated[name], exact.propagated[name], atol=5e-3)
 
 
-def test_interpolation_costs_nothing_that_counts(monkeypatch):
+def test_interpolation_is_accurate(monkeypatch):
     """Many correlations, so that Chebyshev points are used, against each correlation by itself."""
     F = kernel(24, seed=2, shared=0.2)
     interpolated = run(F, sequences=12)
@@ -194,7 +194,7 @@ def test_symmetric_and_semidefinite_even_where_the_kernel_is_singular(causal):
     assert np.linalg.eigvalsh(value)[0] > -1e-12
 
 
-def test_masked_keys_are_as_if_they_were_not_there():
+def test_masked_keys_have_no_effect():
     F = kernel(5, seed=4)
     seen = np.array([True, True, True, False, False])
     masked = run(F, mask=seen).value[:3, :3]

@@ -1,5 +1,4 @@
-"""What a finite number of heads does: the shift of the mean, against half the second derivative
-along the fluctuations."""
+"""Effect of few heads: the shift of the mean is half the second derivative along fluctuations."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a tied head correlates, against tied networks of finite width with torch's gradients."""
+"""Correlations due to a tied head, against tied networks of finite width."""
 
 import pytest
 import torch

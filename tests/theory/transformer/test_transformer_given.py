@@ -1,4 +1,4 @@
-"""What users give: shapes that mean the same, libraries, and everything that is wrong."""
+"""Inputs of users: equivalent shapes, array libraries, and errors about invalid ones."""
 
 from typing import Any, cast
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.errors import refuses
 
 from orderone import theory
 from orderone.theory import kernels, transformer
@@ -26,7 +27,7 @@ def test_three_ways_to_give_several_sequences():
     np.testing.assert_allclose(four[0, :, 0], MODEL.kernels(patches(X[0]))[-1], atol=1e-9)
 
 
-def test_libraries_and_precisions_come_back():
+def test_results_have_the_library_and_precision_of_the_input():
     tensor = MODEL.ntk(torch.tensor(G0, dtype=torch.float32))[-1]
     assert isinstance(tensor, torch.Tensor)
     assert tensor.dtype == torch.float32
@@ -77,7 +78,7 @@ def test_norms_are_one_for_a_stream_of_mean_zero():
     np.testing.assert_allclose(inside, G0 / 1.5)
 
 
-def test_layers_of_kernels_compose_to_the_same():
+def test_layers_of_kernels_equal_the_transformer():
     branch = [kernels.Residual(kernels.LayerNorm(1e-5), Attention(Q=2.0, V=0.5))]
     branch += [
         kernels.Residual(
@@ -96,7 +97,7 @@ def test_layers_of_kernels_compose_to_the_same():
         "head_bias": 0,
     }  # rates of C_G: what trained normals amount to
     np.testing.assert_allclose(found.ntk.reshape(2, 2), t.ntk(G0, rates=rates)[-1], rtol=1e-9)
-    with pytest.raises(ValueError, match="Attention: expected inputs that have tokens"):
+    with refuses("needs-tokens", argument="kernel"):
         Attention()(kernels.covariance(G0))
 
 
@@ -118,95 +119,125 @@ def test_few_heads_fluctuate_more_with_every_block():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "code", "argument", "words"),
     [
         (
             lambda: theory.Transformer("AMB"),
-            "blocks: expected a word of the letters A .* got 'B' in 'AMB'",
+            "invalid-argument",
+            "blocks",
+            "'AMB'",
         ),
-        (lambda: theory.Transformer(cast(Any, 3)), "blocks: expected a word"),
+        (lambda: theory.Transformer(cast(Any, 3)), "invalid-argument", "blocks", "word"),
         (
             lambda: theory.Transformer(width=768, heads=11),
-            "heads: expected a divisor of the width 768, got 11; 8 would do",
+            "invalid-argument",
+            "heads",
+            "width 768",
         ),
-        (lambda: theory.Transformer(C={"Z": 1}), "C: expected groups out of patch, WE, .* got 'Z'"),
+        (lambda: theory.Transformer(C={"Z": 1}), "unknown-name", "C", "'Z'"),
         (
             lambda: theory.Transformer(C={"Q": -1}),
-            r"C\['Q'\]: expected a finite number of at least 0; got -1",
+            "invalid-argument",
+            "C['Q']",
+            "least 0",
         ),
-        (lambda: theory.Transformer(C=[1, 2]), "C: expected a mapping from groups"),  # pyright: ignore[reportArgumentType]
-        (lambda: theory.Transformer(eps=-1), "eps: expected"),
+        (lambda: theory.Transformer(C=[1, 2]), "invalid-argument", "C", ""),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.Transformer(eps=-1), "invalid-argument", "eps", ""),
         (
             lambda: theory.Transformer(causal="yes"),  # pyright: ignore[reportArgumentType]
-            "causal: expected a bool, got 'yes'; give True or False",
+            "wrong-type",
+            "causal",
+            "'yes'",
         ),
-        (lambda: theory.Transformer(norm="batch"), "unknown norm: expected one of layer, rms"),
-        (lambda: theory.Transformer(activation="gelo"), "unknown activation"),
-        (lambda: theory.Transformer(head="tied"), "head: expected 'linear' with a vision stem"),
+        (lambda: theory.Transformer(norm="batch"), "unknown-name", "norm", ""),
+        (lambda: theory.Transformer(activation="gelo"), "unknown-name", "activation", ""),
+        (lambda: theory.Transformer(head="tied"), "invalid-argument", "head", "'linear'"),
         (
             lambda: MODEL.kernels([[1, 2], [2, 1]]),
-            "G0: expected a positive semidefinite matrix, got one",
+            "not-a-covariance",
+            "G0",
+            "positive semidefinite",
         ),
-        (lambda: MODEL.kernels([[1, 0.5], [0.4, 1]]), "G0: expected a symmetric matrix"),
-        (lambda: MODEL.kernels([1, 2]), "G0: expected shape"),
-        (lambda: MODEL.kernels([[np.nan]]), "G0: expected finite numbers"),
+        (lambda: MODEL.kernels([[1, 0.5], [0.4, 1]]), "not-a-covariance", "G0", "symmetric matrix"),
+        (lambda: MODEL.kernels([1, 2]), "invalid-argument", "G0", "shape"),
+        (lambda: MODEL.kernels([[np.nan]]), "invalid-argument", "G0", "finite numbers"),
         (
             lambda: MODEL.kernels(np.eye(6), tokens=4),
-            "tokens: expected the number of tokens of a sequence, a divisor of 6",
+            "invalid-argument",
+            "tokens",
+            "of 6",
         ),
         (
             lambda: MODEL.kernels(G0, mask=np.zeros(2, bool)),
-            "mask: expected at least one key for every query, got none",
+            "invalid-argument",
+            "mask",
+            "at least",
         ),
-        (lambda: MODEL.kernels(G0, mask=np.ones(3, bool)), "mask: expected booleans"),
-        (lambda: MODEL.kernels(G0, mask=[1, 0]), "mask: expected booleans"),
-        (lambda: MODEL.ntk(G0, "muon"), "unknown optimizer of S2: expected one of sgd, adamw"),
-        (lambda: MODEL.ntk(G0, rates={"QQ": 1}), "rates: expected groups out of"),
+        (lambda: MODEL.kernels(G0, mask=np.ones(3, bool)), "invalid-argument", "mask", "booleans"),
+        (lambda: MODEL.kernels(G0, mask=[1, 0]), "invalid-argument", "mask", "booleans"),
+        (lambda: MODEL.ntk(G0, "muon"), "unknown-name", "optimizer", "unknown optimizer"),
+        (lambda: MODEL.ntk(G0, rates={"QQ": 1}), "unknown-name", "rates", ""),
         (
             lambda: theory.Transformer("AC").kernels(G0),
-            "memory: expected one if there are blocks C.* got none",
+            "invalid-argument",
+            "memory",
+            "blocks C",
         ),
-        (lambda: theory.Transformer("C").kernels(G0, memory=G0), "memory: expected a Memory"),  # pyright: ignore[reportArgumentType]
+        (lambda: theory.Transformer("C").kernels(G0, memory=G0), "wrong-type", "memory", ""),  # pyright: ignore[reportArgumentType]
         (
             lambda: theory.Transformer("C").kernels(np.eye(4), tokens=2, memory=MODEL.memory(G0)),
-            "memory: expected 2 seq",
+            "invalid-argument",
+            "memory",
+            "2 seq",
         ),
         (
             lambda: theory.Transformer(eps=0, C={"PE": 0}).kernels(np.zeros((2, 2))),
-            "layer norm: expected tokens with some",
+            "zero-variance",
+            "G0",
+            "",
         ),
-        (lambda: MODEL.rates("standard"), "width: expected a number, got none"),
-        (lambda: MODEL.few_heads(G0), "heads: expected a number of heads"),
-        (lambda: patches(np.zeros(3)), "X: expected shape"),
-        (lambda: MODEL.ntk(1j * G0), "G0: expected a number or an array of numbers"),
+        (lambda: MODEL.rates("standard"), "invalid-argument", "width", ""),
+        (lambda: MODEL.few_heads(G0), "invalid-argument", "heads", "of heads"),
+        (lambda: patches(np.zeros(3)), "invalid-argument", "X", ""),
+        (lambda: MODEL.ntk(1j * G0), "invalid-argument", "G0", "array"),
         (
             lambda: MODEL.ntk(G0, mask=[[True], [True, False]]),
-            "mask: expected booleans in rows of one length",
+            "invalid-argument",
+            "mask",
+            "booleans",
         ),
         (
             lambda: MODEL.ntk(G0, memory=MODEL.memory(G0)),
-            "memory: expected one if there are blocks C, and none",
+            "invalid-argument",
+            "memory",
+            "blocks C",
         ),
-        (lambda: theory.Transformer("C").memory(G0), "memory: expected that of an encoder"),
-        (lambda: MODEL.predict(G0).head_std(0), "heads: expected a whole number"),
-        (lambda: theory.lr_factors("standard", optimizer="lion"), "unknown optimizer of S2"),
-        (lambda: words([0.5]), "ids: expected whole numbers"),
-        (lambda: transformer.relative_rates("mup"), "unknown strategy"),
-        (lambda: theory.lr_factors("hybrid", mlp=0), "mlp: expected a finite number above 0"),
+        (lambda: theory.Transformer("C").memory(G0), "invalid-argument", "blocks", "encoder"),
+        (lambda: MODEL.predict(G0).head_std(0), "invalid-argument", "heads", "a whole"),
+        (
+            lambda: theory.lr_factors("standard", optimizer="lion"),
+            "unknown-name",
+            "optimizer",
+            "unknown optimizer",
+        ),
+        (lambda: words([0.5]), "invalid-argument", "ids", ""),
+        (lambda: transformer.relative_rates("mup"), "unknown-name", "strategy", ""),
+        (lambda: theory.lr_factors("hybrid", mlp=0), "invalid-argument", "mlp", "above 0"),
     ],
 )
-def test_what_is_wrong_is_said(wrong, message):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_arguments_are_named(wrong, code, argument, words):
+    with refuses(code, argument=argument) as caught:
         wrong()
+    assert words in str(caught.value)
 
 
-def test_half_precision_comes_back_as_it_came():
+def test_half_precision_stays_half():
     half = MODEL.ntk(G0.astype(np.float16))[-1]
     assert half.dtype == np.float16
     np.testing.assert_allclose(half, MODEL.ntk(G0)[-1], rtol=2e-3)
 
 
-def test_shares_of_nothing_are_nothing():
+def test_shares_without_rates_are_zero():
     still = theory.Transformer("").predict(G0, rates=dict.fromkeys(transformer.GROUPS, 0))
     assert set(still.shares[-1].values()) == {0.0}
 

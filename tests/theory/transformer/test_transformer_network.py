@@ -100,7 +100,7 @@ def test_networks_come_closer_as_they_get_wider():
     np.testing.assert_allclose(slopes, -0.5, atol=0.12)
 
 
-def test_padding_is_not_seen():
+def test_padding_is_ignored():
     x, G0 = inputs(2, 3)
     seen = np.array([[True, True, False], [True, True, True]])
     t = theory.Transformer("A")

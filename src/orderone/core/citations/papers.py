@@ -1,4 +1,4 @@
-"""The papers behind the library: S0 to S3, which it is built on, and the sources of their parts.
+"""Papers behind the library: S0 to S3, on which it is built, and the sources of single parts.
 
 The year is that of the first preprint unless another one is listed. Facts that are not certain are
 left out.

@@ -1,4 +1,4 @@
-"""The papers to cite for a name: a rule, optimizer, module, model, or a paper's table or figure."""
+"""Papers to cite for a name: a rule, optimizer, module, model, or a paper's table or figure."""
 
 import re
 from collections.abc import Iterable
@@ -72,9 +72,9 @@ def known() -> tuple[str, ...]:
 
 
 def cite(names: Names = ()) -> list[Citation]:
-    """Return what to cite for a name, or for several: each paper once, orderone first.
+    """Return the references for one name or several: each paper once, orderone first.
 
-    Without names, return everything.
+    Without names, return all references.
     """
     requested = [names] if isinstance(names, str) else list(names)
     if not requested:
@@ -89,7 +89,7 @@ def _keys(name: Name) -> tuple[str, ...]:
     text = name.lower() if isinstance(name, str) else ""
     if text.startswith("s="):
         return (_S2,)
-    seed = re.fullmatch(r"(s[0-3])(-.+)?", text)
-    if seed:
-        return (SEEDS[seed[1]].key,)
+    paper = re.fullmatch(r"(s[0-3])(-.+)?", text)
+    if paper:
+        return (SEEDS[paper[1]].key,)
     return USES[one_of(name, known(), "name to cite")]

@@ -1,4 +1,4 @@
-"""The Transformers of S2, Part II."""
+"""Transformers of Part II of S2 (Dinan, Yaida & Zhang 2023)."""
 
 from orderone.nn.transformer.encoder_decoder import EncoderDecoder
 from orderone.nn.transformer.gpt import GPT

@@ -4,14 +4,17 @@
     Omega^h_t.  = softmax_t'( (Q^h s_t) . (K^h s'_t') / sqrt(C) )             S2 (2.2)-(2.4)
     C           = n / H
 
-s' = s in self-attention. Q, K and V are tensors of their own, not one packed matrix: so each can
-have its initial size and learning rate, queries can take the 1/sqrt(C) by which muP's scores
-differ, and Muon sees three matrices.
+s' = s in self-attention. Q, K and V are separate tensors, not one packed matrix: so each can have
+its initial size and learning rate, queries can absorb the extra 1/sqrt(C) of muP's scores, and
+Muon updates three matrices.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 import torch
 from torch import Tensor, nn
 
+from orderone.core.errors import InputError
 from orderone.nn.transformer.layers import Linear, rounded
 from orderone.nn.transformer.shape import Shape
 
@@ -40,7 +43,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """`mask` (batch, tokens that are read) is true where there is a token."""
+        """Return r_t; `mask` (batch, keys) is true where there is a token and not padding."""
         x = rounded(x)
         memory = x if memory is None else memory
         q = self._split(self.query(x))
@@ -55,7 +58,7 @@ class Attention(nn.Module):
         return self.out(read.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
-        """(batch, tokens, n) -> (batch, heads, tokens, C)"""
+        """Reshape (batch, tokens, n) to (batch, heads, tokens, C)."""
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
     def extra_repr(self) -> str:
@@ -69,13 +72,14 @@ def _matrix(shape: Shape, group: str) -> Linear:
 def read_mask(mask: Tensor | None, tokens: Tensor, name: str) -> Tensor | None:
     """Return a mask that is true where there is a token.
 
-    Whole numbers are read as in Hugging Face's attention masks.
+    Whole numbers mean the same as in Hugging Face's attention masks.
     """
     if mask is None:
         return None
     if mask.shape != tokens.shape:
-        raise ValueError(
-            f"{name}: expected one entry for each of {tuple(tokens.shape)} tokens, true where there"
-            f" is one; got the shape {tuple(mask.shape)}"
+        raise InputError(
+            f"{name}: expected the shape of the tokens, {tuple(tokens.shape)}, with true for tokens"
+            f" and false for padding; got the shape {tuple(mask.shape)}",
+            argument=name,
         )
     return mask.to(torch.bool)

@@ -2,8 +2,10 @@
 
     z <- z + R(norm(z))                                                       S2 (1.20)-(1.21)
 
-R is attention (S2 (1.19)), attention to an encoder's output, or the MLP X sigma(W s). Nothing
-norms the stream z itself.
+R is attention (S2 (1.19)), attention to an encoder's output, or the MLP X sigma(W s). The residual
+stream z itself is not normalized.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from collections.abc import Callable, Iterable
@@ -90,7 +92,7 @@ class DecoderBlock(nn.Module):
 class Stack(nn.ModuleList):
     """Blocks one after the other.
 
-    With `checkpoint`, their insides are computed again for the backward pass.
+    With `checkpoint`, the backward pass recomputes the activations inside each block.
     """
 
     def __init__(self, blocks: Iterable[nn.Module], *, checkpoint: bool = False):

@@ -1,17 +1,20 @@
 """The encoder-decoder of S2 II.2.B: BART with the norm at the start of every residual branch.
 
     encoder    words + positions, norm, blocks of bidirectional attention and MLP, norm
-    decoder    words + positions of its own, norm, blocks of causal attention, attention to the
+    decoder    words + separate positions, norm, blocks of causal attention, attention to the
                encoder and MLP, norm
-    head       the words again, N_rescale in front
+    head       the word embedding again, times N_rescale
 
 The norms after both embeddings and after the encoder are the three that S2 adds to those of the
-residual branches. In the attention to the encoder, keys and values read its normed output (S2
-(2.3)-(2.4)); padding is masked there and before.
+residual branches. In the attention to the encoder, keys and values read its normalized output (S2
+(2.3)-(2.4)); padding is masked there and in the encoder.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from torch import Tensor, nn
 
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.nn.inputs import Scales, Switch
@@ -77,14 +80,14 @@ class EncoderDecoder(nn.Module):
     def forward(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None) -> Tensor:
         """Return logits for the tokens that follow those of `target`.
 
-        `target` is what the decoder reads, one step behind what it shall give. `source_mask`
+        `target` is the input of the decoder: the labels shifted by one position. `source_mask`
         (batch, source tokens) is true where the source has a token and not padding.
         """
         mask = read_mask(source_mask, source, "source_mask")
         return self.decode(target, self.encode(source, mask), mask)
 
     def encode(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the normed output of the encoder, (batch, tokens, width)."""
+        """Return the normalized output of the encoder, (batch, tokens, width)."""
         z = self.encoder_stem_norm(embed(self.words, self.encoder_positions, source, "source"))
         return self.encoder_norm(self.encoder(self.dropout(z), mask))
 
@@ -92,11 +95,12 @@ class EncoderDecoder(nn.Module):
         """Return logits, where `memory` is the result of `encode`."""
         z = self.decoder_stem_norm(embed(self.words, self.decoder_positions, target, "target"))
         if len(z) != len(memory):
-            raise ValueError(
-                f"target: expected as many sequences as the source has, {len(memory)}, got {len(z)}"
+            raise InputError(
+                f"target: expected as many sequences as in the source, {len(memory)}; got {len(z)}",
+                argument="target",
             )
         return self.head(self.norm(self.decoder(self.dropout(z), rounded(memory), mask)))
 
     def tie_weights(self) -> None:
-        """Make head and words one tensor again, after `to_empty` has parted them."""
+        """Make head and words one tensor again, after `to_empty` has separated them."""
         self.head.weight = self.words.weight

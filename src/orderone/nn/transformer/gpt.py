@@ -1,11 +1,14 @@
-"""The decoder-only language model of S2 Part I: words + positions, causal blocks, a norm, a head.
+"""Decoder-only language model of S2 Part I: words + positions, causal blocks, a norm, a head.
 
-The head is the word embedding, with N_rescale in front (S2 (1.24)), or with `tied=False` a matrix
-of its own (S2 (1.22)).
+The head is the word embedding times N_rescale (S2 (1.24)), or with `tied=False` a separate matrix
+(S2 (1.22)).
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from torch import Tensor, nn
 
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.nn.inputs import Scales, Switch
@@ -47,9 +50,10 @@ class GPT(nn.Module):
         super().__init__()
         switches(tied=tied, checkpoint=checkpoint)
         if not tied and rescale != 1:
-            raise ValueError(
-                f"rescale: expected 1 for a head of its own, which has C['head'], got {rescale};"
-                " give tied=True, or C"
+            raise InputError(
+                f"rescale: expected 1 with tied=False, where C['head'] sets the size of the head;"
+                f" got {rescale}; pass tied=True, or C={{'head': ...}}",
+                argument="rescale",
             )
         C = read_scales(C, language_scales(width, mlp))
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C)
@@ -71,6 +75,6 @@ class GPT(nn.Module):
         return self.head(self.norm(self.layers(z)))
 
     def tie_weights(self) -> None:
-        """Make head and words one tensor again, after `to_empty` has parted them."""
+        """Make head and words one tensor again, after `to_empty` has separated them."""
         if isinstance(self.head, TiedHead):
             self.head.weight = self.words.weight

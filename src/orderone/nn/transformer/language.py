@@ -1,17 +1,20 @@
-"""Words in, words out: what the language models share.
+"""Word embedding and tied head of the language models.
 
     z_t       = W^WE_{token t} + b^PE_t                                       S2 (1.9)
     output_j  = N_rescale sum_i W^WE_ij s_i                                   S2 (1.24)
 
-The head is the word embedding. The strategies of S2 ask N_rescale = n^-(1+s)/2 (erratum S2.9), and
-`orderone.plan` puts it in front of the head, if `rescale` is not it already. Initially every tensor
-has the standard deviation 0.02 (S2 II.2.C), which means C = 0.02^2 fan_in for matrices, and C =
-0.02^2 for words and positions (erratum S2.8).
+The head is the word embedding. The strategies of S2 need N_rescale = n^-(1+s)/2 (erratum S2.9);
+`orderone.plan` multiplies the head by it, unless `rescale` already has this value. Initially every
+tensor has the standard deviation 0.02 (S2 II.2.C), which means C = 0.02^2 fan_in for matrices, and
+C = 0.02^2 for words and positions (erratum S2.8).
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 import torch
 from torch import Tensor, nn
 
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
@@ -30,13 +33,13 @@ def language_scales(width: Count, mlp: Number = 4) -> dict[str, float]:
 
 
 class TiedHead(nn.Linear):
-    """N_rescale W^T s, where W is the table of words."""
+    """Head N_rescale W^T s, where W is the word embedding."""
 
     weight: Tensor
     rescale: float
 
     def __init__(self, words: Table, rescale: Number):
-        # The meta device: no memory for a second table.
+        # On the meta device a second table takes no memory.
         super().__init__(words.embedding_dim, words.num_embeddings, bias=False, device="meta")
         self.weight = words.weight
         self.rescale = real(rescale, "rescale", above=0)
@@ -64,8 +67,9 @@ def words(vocab: Count, width: Count, C: Number, padding: Count | None) -> Table
 def embed(table: nn.Module, positions: Positions, ids: Tensor, name: str) -> Tensor:
     """Return words + positions, S2 (1.9), for (batch, tokens) of whole numbers."""
     if ids.dim() != 2 or ids.dtype not in (torch.long, torch.int):
-        raise ValueError(
-            f"{name}: expected whole numbers of the shape (batch, tokens), got {ids.dtype} of "
-            f"{tuple(ids.shape)}; give token numbers, not embeddings"
+        raise InputError(
+            f"{name}: expected whole numbers of the shape (batch, tokens), got {ids.dtype} of the"
+            f" shape {tuple(ids.shape)}; pass token numbers, not embeddings",
+            argument=name,
         )
     return table(ids) + positions(ids.shape[1])

@@ -1,20 +1,23 @@
-"""Matrices, tables and norms, each drawn with the variance of its group.
+"""Matrices, tables and norms; each is drawn with the variance of its group.
 
     Var(W_ij)  = C / fan_in      a matrix                                      S2 (1.25)-(1.34)
     Var(b_i)   = C               a table: words, positions, a class token
 
-C is of order one. Biases start at zero, gains at one. Every layer draws its own tensors, in
-`reset_parameters`, so that a model on the meta device has initial sizes too.
+C is of order one. Biases start at zero, gains at one. Every layer draws its tensors in
+`reset_parameters`, so that a model built on the meta device gets the same initial sizes.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 import torch
 from torch import Tensor, nn
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Count, Number
 
 
 class Linear(nn.Linear):
-    """A matrix of variance C / fan_in, normal or uniform."""
+    """Matrix of variance C / fan_in, normal or uniform."""
 
     C: float
     uniform: bool
@@ -43,7 +46,7 @@ class Linear(nn.Linear):
 
 
 class Table(nn.Embedding):
-    """Rows of variance C; that of the padding token, if there is one, starts at zero."""
+    """Table of rows with variance C; the row of the padding token, if any, starts at zero."""
 
     C: float
 
@@ -59,16 +62,17 @@ class Table(nn.Embedding):
 
 
 class Positions(Table):
-    """The first rows of a table, as many as there are tokens.
+    """Table of positions; returns its first rows, one for each token.
 
-    They are a slice, which costs less than a lookup.
+    A slice costs less than a lookup.
     """
 
     def forward(self, tokens: int) -> Tensor:  # type: ignore[override]
         if tokens > self.num_embeddings:
-            raise ValueError(
-                f"tokens: expected at most {self.num_embeddings}, for which there are positions;"
-                f" got {tokens}; cut the sequence, or build the model with a larger length"
+            raise InputError(
+                f"tokens: expected at most {self.num_embeddings}, the number of positions; got"
+                f" {tokens}; cut the sequence, or build the model with a larger length",
+                argument="tokens",
             )
         return self.weight[:tokens]
 
@@ -80,7 +84,7 @@ def norm(width: Count, eps: Number, affine: bool) -> nn.LayerNorm:
 def rounded(x: Tensor) -> Tensor:
     """Return `x` in the precision of autocast.
 
-    Rounding once is enough: otherwise every matrix that reads `x` would round it again.
+    This rounds once; otherwise every matrix that reads `x` would round it again.
     """
     kind = x.device.type
     if torch.is_autocast_enabled(kind):

@@ -1,9 +1,11 @@
-"""Sizes and settings that all blocks of a Transformer have in common, read once.
+"""Sizes and settings that all blocks of a Transformer share, validated once.
 
     C_Q, C_K, C_V, C_U   queries, keys, values, and the matrix of all heads    S2 (1.27)-(1.30)
     C_W, C_X             the MLP's matrices, n -> M n and M n -> n             S2 (1.31)-(1.32)
 
 These constants belong to the initial variance, C_G / fan_in.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from orderone.core.errors import instance, one_of
+from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
@@ -28,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes and settings of a block. `uniform`: its matrices are drawn uniformly."""
+    """Sizes and settings of a block. With `uniform`, matrices have a uniform distribution."""
 
     width: Count
     heads: Count
@@ -47,13 +49,16 @@ class Shape:
         if width % heads:
             divisors = [h for h in range(1, width + 1) if width % h == 0]
             nearest = min(divisors, key=lambda h: abs(h - heads))
-            raise ValueError(
-                f"heads: expected a divisor of the width {width}, got {heads}; the nearest is"
-                f" {nearest}"
+            raise InputError(
+                f"heads: expected a divisor of the width {width}, got {heads}; the nearest divisor"
+                f" is {nearest}",
+                argument="heads",
             )
         if not (real(self.mlp, "mlp", above=0) * width).is_integer():
-            raise ValueError(
-                f"mlp: expected a multiplier with a whole mlp * width, got {self.mlp} for {width}"
+            raise InputError(
+                f"mlp: expected a number for which mlp * width is whole, got {self.mlp} for the"
+                f" width {width}",
+                argument="mlp",
             )
         one_of(self.activation, ACTIVATIONS, "activation")
         switches(bias=self.bias, affine=self.affine)
@@ -67,18 +72,19 @@ class Shape:
 
 
 def switches(**values: Switch) -> None:
-    """Raise a ValueError for a value that is not a bool: "no" would count as true."""
+    """Raise an InputError for a value that is not a bool: "no" would count as true."""
     for name, value in values.items():
-        instance(value, bool, name, "give True or False")
+        instance(value, bool, name, "pass True or False")
 
 
 def read_scales(C: Scales, default: Mapping[str, float]) -> dict[str, float]:
-    """Return the constants C of a model: those of the user, else its own."""
+    """Return the constants C of a model: its defaults, replaced by those of the user."""
     if C is None:
         return dict(default)
     if not isinstance(C, Mapping):
-        raise ValueError(
-            f'C: expected {{"Q": 1.0, ...}} with groups {", ".join(default)}; got {C!r}'
+        raise InputError(
+            f'C: expected {{"Q": 1.0, ...}} with groups {", ".join(default)}; got {C!r}',
+            argument="C",
         )
     for group, value in C.items():
         if group not in default:

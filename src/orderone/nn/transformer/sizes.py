@@ -1,10 +1,12 @@
-"""The sizes of S2 Part II, by name. Everything can be changed: `vit_b16(classes=10)`.
+"""Models with the sizes of S2 Part II. Every argument can be changed: `vit_b16(classes=10)`.
 
     vit_b16       86,444,008 parameters      S2 II.1.B
     bart_large   404,845,568 parameters      S2 II.2.B
     r2c2       2,688,739,328 parameters      S2 II.2.B
 
-Under `torch.device("meta")` they take no memory.
+Under `torch.device("meta")` the models take no memory.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from typing import TypedDict, Unpack
@@ -15,7 +17,7 @@ from orderone.nn.transformer.encoder_decoder import EncoderDecoder
 from orderone.nn.transformer.gpt import GPT
 from orderone.nn.transformer.vision import VisionTransformer
 
-PADDING = 1  # of the GPT-2 vocabulary with BART's four special tokens
+PADDING = 1  # padding token of the GPT-2 vocabulary with BART's four special tokens
 
 
 class TransformerOptions(TypedDict, total=False):
@@ -86,13 +88,13 @@ GPT2_SMALL: GPTOptions = {"vocab": 50257, "length": 1024, "width": 768, "heads":
 def vit_b16(**changes: Unpack[VisionOptions]) -> VisionTransformer:
     """Build ViT-B/16 with 86 M parameters.
 
-    The head has the only bias; pooling is by the mean; norms have no gains.
+    Only the head has a bias; pooling takes the mean over tokens; norms have no gains.
     """
     return VisionTransformer(**(VIT_B16 | changes))
 
 
 def bart_large(**changes: Unpack[EncoderDecoderOptions]) -> EncoderDecoder:
-    """Build BART-large with the norm first, without biases and gains: 405 M parameters."""
+    """Build pre-norm BART-large without biases and gains: 405 M parameters."""
     return EncoderDecoder(**(BART_LARGE | changes))
 
 

@@ -1,17 +1,19 @@
-"""The Vision Transformer of S2: patches, positions, encoder blocks, a norm, pooling, a head.
+"""Vision Transformer of S2: patches, positions, encoder blocks, a norm, pooling, a head.
 
     z_t     = W_patch x_t + b^PE_t                                            S2 (1.7)
     output  = b_head + W_head mean_t s_t                                      S2 (1.22)-(1.23)
 
 With `pooling="class"` a class token goes first, z_0 = c + b^PE_0 (S2 (1.8)), and the head reads
-s_0. Initial sizes are those of S2 II.1.C: Xavier's for Q, K, V packed and for the MLP, uniform;
-order one for patches and head; a small C_PE.
+s_0. Initial sizes are those of S2 II.1.C: uniform with Xavier's variance for Q, K, V (packed) and
+for the MLP; order one for patches and head; a small C_PE.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 import torch
 from torch import Tensor, nn
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
@@ -82,8 +84,9 @@ class VisionTransformer(nn.Module):
         self.channels = count(channels, "channels")
         if image % patch:
             remedy = f"crop images to {max(image // patch, 1) * patch}, or choose another patch"
-            raise ValueError(
-                f"image: expected a multiple of the patch size {patch}, got {image}; {remedy}"
+            raise InputError(
+                f"image: expected a multiple of the patch size {patch}, got {image}; {remedy}",
+                argument="image",
             )
         self.pooling = one_of(pooling, POOLING, "pooling")
         C = read_scales(C, vision_scales(mlp))
@@ -116,17 +119,19 @@ class VisionTransformer(nn.Module):
         return z + self.positions(z.shape[1])
 
     def _patches(self, images: Tensor) -> Tensor:
-        """(batch, channels, image, image) -> (batch, patches, channels patch^2)"""
+        """Reshape (batch, channels, image, image) to (batch, patches, channels patch^2)."""
         expected = (self.channels, self.image, self.image)
         if images.dim() != 4 or images.shape[1:] != expected:
-            raise ValueError(
+            raise InputError(
                 f"images: expected the shape (batch, {', '.join(map(str, expected))}), got "
-                f"{tuple(images.shape)}; resize them, or build the model for them"
+                f"{tuple(images.shape)}; resize the images, or build the model for this size",
+                argument="images",
             )
         if not images.is_floating_point():
-            raise ValueError(
-                f"images: expected real numbers, got {images.dtype}; give (images / 255 - mean)"
-                " / std"
+            raise InputError(
+                f"images: expected floating-point numbers, got {images.dtype}; pass"
+                " (images / 255 - mean) / std",
+                argument="images",
             )
         side = self.image // self.patch
         cut = images.reshape(len(images), self.channels, side, self.patch, side, self.patch)

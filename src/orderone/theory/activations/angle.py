@@ -1,4 +1,4 @@
-"""The angle between two unit vectors, and functions of it, with all digits for small gaps.
+"""Angle between two unit vectors, and functions of it, without loss of digits for small gaps.
 
 cos theta = 1 - gap
 """

@@ -1,4 +1,4 @@
-"""The base class of activations: their values, and averages over one Gaussian or a pair of them.
+"""Base class of activations: values, and averages over one Gaussian or a pair.
 
     second_moment(q)        E phi(x)^2          x ~ N(0, q)                             S1 (2)
     derivative_moment(q)    E phi'(x)^2                                                 S1 (5), (10)
@@ -7,13 +7,15 @@
     output_gap(...)         1 - E phi(x) phi(y) / sqrt(E phi(x)^2 E phi(y)^2)
 
 Arguments and results are gaps 1 - c, not correlations c: at criticality c tends to 1, and a double
-next to 1 cannot hold the difference. Where c enters directly, E phi phi loses nothing. Price's
-theorem joins the two pairs,
+near 1 cannot represent the difference. Where c enters directly, E phi phi loses no digits. Price's
+theorem connects the two pairs,
 
     d/dc E phi(x) phi(y) = sqrt(q1 q2) E phi'(x) phi'(y)
 
-A family derives from `Activation`, implements the underscored methods for arrays that are already
-checked, and is listed in `orderone.theory.activations.registry`.
+A family derives from `Activation`, implements the methods that begin with an underscore, whose
+arguments are already validated, and is listed in `orderone.theory.activations.registry`.
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 import math
@@ -27,7 +29,7 @@ from orderone.core import checks
 from orderone.core.arrays import broadcast, plain, together
 from orderone.core.inputs import Array, ArrayLike
 
-GAP_REMEDY = "it is 1 - correlation"
+GAP_REMEDY = "pass 1 - correlation"
 
 SingleAverage: TypeAlias = Callable[[Array, ModuleType], Array]  # of (q, xp)
 PairAverage: TypeAlias = Callable[[Array, Array, Array, ModuleType], Array]  # of (q1, q2, gap, xp)
@@ -50,7 +52,7 @@ class Activation(ABC):
     def exact_up_to(self) -> float:
         """Return the largest variance at which averages are exact.
 
-        Signals of larger variance see more kinks than can be resolved: averages have three digits.
+        At larger variances there are more kinks than can be resolved: averages have three digits.
         """
         return math.inf
 
@@ -83,25 +85,25 @@ class Activation(ABC):
         return self._double(self._derivative_pair, q1, q2, gap)
 
     def output_gap(self, q1: ArrayLike, q2: ArrayLike, gap: ArrayLike) -> Array:
-        """Return 1 - corr(phi(x), phi(y)), uncentred, with all its digits however small it is."""
+        """Return 1 - corr(phi(x), phi(y)), uncentred, without loss of digits."""
         return self._double(self._output_gap, q1, q2, gap)
 
     def moments(self, q: Array, xp: ModuleType) -> tuple[Array, Array, Array]:
-        """Return `second_moment`, `derivative_moment` and `mean`, for arguments already checked."""
+        """Return `second_moment`, `derivative_moment` and `mean` for validated arguments."""
         return self._second_moment(q, xp), self._derivative_moment(q, xp), self._mean(q, xp)
 
     def of_length(self, q: Array, xp: ModuleType) -> tuple[Array, ...]:
-        """Return what `gap_and_slope` needs to know about each length separately."""
+        """Return the arrays over lengths that `gap_and_slope` needs."""
         moment = self._second_moment(q, xp)
         return q, xp.sqrt(q / xp.where(moment > 0, moment, 1 + 0 * moment))
 
     def gap_and_slope(
         self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: ModuleType
     ) -> tuple[Array, Array]:
-        """Return `output_gap`, and the derivative of the new correlation by the old one.
+        """Return `output_gap`, and the derivative of the new correlation in the old one.
 
         `one` and `other` are results of `of_length`, and the same object if the lengths are equal.
-        Gaps may be off by rounding. A family may override this to share work between the two.
+        Gaps may have rounding errors. A family may override this to share work between the two.
         """
         q1, ratio1 = one
         q2, ratio2 = other
@@ -155,7 +157,7 @@ class Activation(ABC):
 class AtLength:
     """Averages of pairs that share one variance.
 
-    Activations without closed forms store here what depends on the variance only.
+    Activations without closed forms store here the parts that depend only on the variance.
     """
 
     def __init__(self, activation: Activation, q: Array, xp: ModuleType) -> None:

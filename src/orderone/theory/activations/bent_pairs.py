@@ -16,14 +16,14 @@ phi'' / scale is alpha e^x for x < 0, plus 1 - alpha times a point mass at 0, so
 
     s^2 = t (2 - t),     h = sqrt(q) (2 - t),     a^2 = t / (2 - t)
 
-Q is the upper tail of a standard normal and T is Owen's function. All of it is smooth in sqrt(t).
-Nothing is subtracted that is not small: a small gap keeps its digits. For long signals A is a sum
-of positive terms:
+Q is the upper tail of a standard normal and T is Owen's function. Everything is smooth in sqrt(t).
+Only small terms are subtracted, so a small gap loses no digits. For long signals A is a sum of
+positive terms:
 
     A = e^(-q (2 - t)(1 - t)) [erfcx(h / sqrt 2) / 2]^2
         + integral_a^1 e^(-(u^2 - a^2) h^2 / 2) / (1 + u^2) du / pi
 
-Even longer signals and negative correlations are left to `numeric_pairs`.
+`numeric_pairs` treats even longer signals and negative correlations.
 """
 
 from collections.abc import Callable
@@ -42,8 +42,8 @@ from orderone.theory.activations.numeric_pairs import NumericAtLength
 from orderone.theory.activations.spectral import SMALLEST
 from orderone.theory.gaussian.panels import legendre, segments
 
-LONG = 12.0  # longer signals: e^(q/2) amplifies rounding of A as a difference
-LONGEST = 1e4  # longer signals: the integrand is too steep
+LONG = 12.0  # above this length e^(q/2) amplifies the rounding of A as a difference
+LONGEST = 1e4  # above this length the integrand is too steep
 NODES, WEIGHTS = legendre(24)
 SPLIT, SPLIT_WEIGHTS = segments(np.array([0.0, 1 / 16, 1 / 4, 1.0]), 16)
 INNER, INNER_WEIGHTS = legendre(32)
@@ -56,7 +56,7 @@ Fallback: TypeAlias = Callable[[NumericAtLength, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Bent(Numeric):
-    """An activation with closed forms of E phi'' phi'' for pairs of one length."""
+    """Activation with closed forms of E phi'' phi'' for pairs of one length."""
 
     alpha: float = 1.0
     scale: float = 1.0
@@ -69,7 +69,7 @@ class Bent(Numeric):
 
 
 class BentAtLength(AtLength):
-    """Pairs of one variance that keep E phi^2 and E phi'^2."""
+    """Pairs of one variance, with E phi^2 and E phi'^2 stored."""
 
     def __init__(
         self, activation: Bent, q: Array, xp: ModuleType, moments: tuple[np.ndarray, np.ndarray]

@@ -1,9 +1,11 @@
-"""The error function, and with it everything sigmoidal that has a closed form (Williams 1997).
+"""Error function, the sigmoidal activation with closed forms (Williams 1997).
 
     E erf(x) erf(y)   = (2 / pi) arcsin(k c),    k = 2 sqrt(q1 q2) / sqrt((1 + 2 q1)(1 + 2 q2))
     E erf'(x) erf'(y) = (4 / pi) / sqrt((1 + 2 q1)(1 + 2 q2) - 4 q1 q2 c^2)
 
 The activation is erf(x) itself, not erf(sqrt(pi) x / 2) with slope one (erratum S1.8).
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 import math
@@ -36,7 +38,7 @@ def arcsin_drop(k: Array, cosine: Array, gap: Array, xp: ModuleType) -> Array:
 
 @dataclass(frozen=True)
 class Erf(Activation):
-    """phi(x) = erf(x)."""
+    """Activation phi(x) = erf(x)."""
 
     def __call__(self, x: Array) -> Array:
         xp, x = together(x=x)
@@ -78,7 +80,8 @@ class Erf(Activation):
     ) -> tuple[Array, Array]:
         """Return the new gap and the slope.
 
-        For one common length the gap has all digits, otherwise as many as arcsin leaves.
+        For one common length the gap loses no digits; otherwise cancellation after arcsin loses
+        some.
         """
         k = one[0] * other[0]
         scale = one[1] * other[1]

@@ -1,7 +1,7 @@
-"""Activations from functions: of numpy arrays, of one number, or of torch tensors.
+"""Activations from functions of numpy arrays, of one number, or of torch tensors.
 
-Kinks, jumps and singular points are found. The slope is that of polynomials on pieces, unless the
-user passes it.
+Kinks, jumps and singular points are located automatically. The slope is that of piecewise
+polynomials, unless the user passes a derivative.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, ArrayLike, Function
 from orderone.core.real_arrays import finite
 from orderone.theory.activations.jumping import Jumping
@@ -22,15 +23,15 @@ from orderone.theory.gaussian.piecewise import Piecewise, resolve
 from orderone.theory.gaussian.readable import Vectorised, readable
 from orderone.theory.gaussian.singular import NEAREST, Blunt, Tip, ends, point_masses, tips
 
-SHORTEST = 1e-50  # smaller variances are replaced by this one: a tip must be narrow beside it
-SLOPES_FROM = 2.0**-40  # half width of the tip of a slope at zero: closer differences are rounding
-UNRESOLVED = 513  # panels for what cannot be resolved
+SHORTEST = 1e-50  # replaces smaller variances: a tip must be narrow in comparison
+SLOPES_FROM = 2.0**-40  # half width of the tip of a slope at zero; closer, it is rounding
+UNRESOLVED = 513  # panels for functions that cannot be resolved
 IN_THE_PLANE = 0.01 * 4.0 ** -np.arange(12)  # panels beside a singular line
 
 
 @dataclass(frozen=True)
 class Slope:
-    """The slope of polynomials on pieces that reach as far as the argument."""
+    """Slope of piecewise polynomials that reach as far as the argument."""
 
     f: Vectorised
     kinks: tuple[float, ...]
@@ -39,9 +40,11 @@ class Slope:
         reach = float(2.0 ** np.ceil(np.log2(max(np.abs(x).max(), 1.0))))
         pieces = _pieces(self.f, reach, self.kinks)
         if pieces is None:
-            raise ValueError(
-                f"activation: expected a function that can be differentiated up to {reach:g};"
-                f" {self.f.f!r} varies too fast there; give its derivative as well"
+            raise InputError(
+                f"activation: expected a function with a numerical derivative up to {reach:g}, but"
+                f" {self.f.f!r} varies too fast there; pass its derivative as well",
+                "unresolved-function",
+                argument="activation",
             )
         return pieces.slope(x)
 
@@ -51,14 +54,17 @@ def from_callable(
 ) -> Numeric:
     """Return an activation from a function of arrays, and its derivative if it is known.
 
-    `kinks` are points beyond those that are found.
+    `kinks` are points in addition to those that are detected.
     """
     value = readable(f, "activation")
     known_kinks = tuple(map(float, finite(kinks, "kinks"))) if np.size(kinks) else ()
     pieces = _pieces(value, 16.0, known_kinks)
     if pieces is None:
-        raise ValueError(
-            f"activation: expected a function that is smooth between kinks; {f!r} varies everywhere"
+        raise InputError(
+            f"activation: expected a function that is smooth between kinks, but {f!r} varies too"
+            " fast everywhere",
+            "unresolved-function",
+            argument="activation",
         )
     if derivative is None:
         slope = Slope(value, pieces.kinks)
@@ -66,15 +72,15 @@ def from_callable(
         slope = readable(derivative, "derivative")
     name = getattr(f, "__name__", type(f).__name__)
     if any(pieces.jumps):
-        return GivenWithJumps(name, value, slope, pieces.kinks, jumps=pieces.jumps)
-    return Given(name, value, slope, pieces.kinks)
+        return FromCallableWithJumps(name, value, slope, pieces.kinks, jumps=pieces.jumps)
+    return FromCallable(name, value, slope, pieces.kinks)
 
 
 @dataclass(frozen=True)
-class Given(Numeric):
-    """An activation that a user gave as a function.
+class FromCallable(Numeric):
+    """Activation from a user's function.
 
-    The line is cut where the polynomials on pieces end. Averages that do not exist, at a pole for
+    The line is cut where the piecewise polynomials end. Averages that do not exist, at a pole for
     example, are infinite.
     """
 
@@ -83,14 +89,14 @@ class Given(Numeric):
 
     def average(self, f: Values, q: np.ndarray) -> np.ndarray:
         """Return E f(sqrt(q) z) for f that is singular where phi is."""
-        if self._is_endless(f, 1.0):
+        if self._diverges(f, 1.0):
             return np.full(np.shape(q), np.inf)
         flat = np.maximum(np.ravel(q), SHORTEST)
         high = float(flat.max())
         pieces = self._resolved(high)
         exact = flat <= self.exact_up_to()
         if pieces is None and exact.any() and not exact.all():
-            # Average long signals separately: they would spoil the precision of the others.
+            # Average long signals separately: they would reduce the precision of the others.
             result = np.empty(len(flat))
             result[exact] = self.average(f, flat[exact])
             result[~exact] = self.average(f, flat[~exact])
@@ -111,7 +117,7 @@ class Given(Numeric):
         return np.concatenate([pieces.ends, pieces.kinks])
 
     def slope_is_rough(self, q: float) -> bool:
-        return self._is_endless(self.slope, q)
+        return self._diverges(self.slope, q)
 
     def plane_points(self, q: float) -> np.ndarray:
         pieces = self._resolved(q)
@@ -125,7 +131,7 @@ class Given(Numeric):
     def exact_up_to(self) -> float:
         return _exact_up_to(self)
 
-    def _is_endless(self, f: Values, q: float) -> bool:
+    def _diverges(self, f: Values, q: float) -> bool:
         """Return whether f has no integral at a singular point, for variances up to q."""
         return any(np.isinf(tip.mass) for tip in self._singular_tips(f, self._resolved(q)))
 
@@ -143,8 +149,8 @@ class Given(Numeric):
 
 
 @dataclass(frozen=True)
-class GivenWithJumps(Given, Jumping):
-    """An activation with point masses in its slope."""
+class FromCallableWithJumps(FromCallable, Jumping):
+    """Activation from a user's function, with point masses in its slope."""
 
 
 @lru_cache(maxsize=256)
@@ -153,18 +159,18 @@ def _pieces(f: Vectorised, reach: float, kinks: tuple[float, ...]) -> Piecewise 
 
 
 @lru_cache(maxsize=256)
-def _exact_up_to(phi: Given) -> float:
-    """Find the largest power of 4 that is resolved, by bisection."""
+def _exact_up_to(phi: FromCallable) -> float:
+    """Return the largest power of 4 that is resolved, by bisection."""
     resolved = 0
-    lost = 30
-    if phi._resolved(4.0**lost) is not None:
+    unresolved = 30
+    if phi._resolved(4.0**unresolved) is not None:
         return np.inf
-    while lost > resolved + 1:
-        middle = (resolved + lost) // 2
+    while unresolved > resolved + 1:
+        middle = (resolved + unresolved) // 2
         if phi._resolved(4.0**middle) is not None:
             resolved = middle
         else:
-            lost = middle
+            unresolved = middle
     return 4.0**resolved
 
 

@@ -11,6 +11,8 @@ For q1 = q2 = K, c = 1, the first is the closed form listed with the errata of S
     E phi(x)^2 = K/4 + K^2 / (pi (1 + K) sqrt(1 + 2K)) + (K / 2 pi) arcsin(K / (1 + K))
 
 The second is the derivative of the first with respect to k (Price's theorem).
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 import math
@@ -27,7 +29,7 @@ TWO_PI = 2 * math.pi
 
 @dataclass(frozen=True)
 class Gelu(Activation):
-    """phi(x) = x Phi(x), with the error function and not its tanh approximation."""
+    """Activation phi(x) = x Phi(x), with the error function and not its tanh approximation."""
 
     def __call__(self, x: Array) -> Array:
         xp, x = together(x=x)

@@ -13,8 +13,8 @@ With h = 1 / sqrt(q1), k = 1 / sqrt(q2) and the correlation c,
 where s = sqrt(1 - c^2), Q is the upper tail of a standard normal, T is Owen's function, and n is
 the normal density in one or two dimensions.
 
-For c close to 1 the difference E phi^2 - E phi phi is the integral of the slope (Price), which
-subtracts nothing; the slope is smooth in sqrt(gap) as long as that is small beside h.
+For c close to 1 the difference E phi^2 - E phi phi is the integral of the slope (Price), without
+cancellation; the slope is smooth in sqrt(gap) as long as that is much smaller than h.
 """
 
 from dataclasses import dataclass
@@ -28,17 +28,17 @@ from orderone.core.inputs import Array, ArrayLike
 from orderone.theory.activations.base import AtLength
 from orderone.theory.activations.numeric import Numeric
 
-FAR = 1e-3  # from this gap on, the difference of two closed forms has twelve digits
-SMOOTH = 0.1  # of h: largest square root of a gap for which the slope is smooth
+FAR = 1e-3  # above this gap the difference of two closed forms has twelve digits
+SMOOTH = 0.1  # in units of h: largest sqrt(gap) for which the slope is smooth
 NODES = (np.polynomial.legendre.leggauss(16)[0] + 1) / 2
 WEIGHTS = np.polynomial.legendre.leggauss(16)[1] / 2
-LONG = 1e3  # from here on the closed forms are small differences of large terms
-SMALLEST = 1e-300  # shorter signals are replaced by this length: phi is the identity there
+LONG = 1e3  # above this length the closed forms are small differences of large terms
+SMALLEST = 1e-300  # replaces shorter lengths, where phi is the identity
 
 
 @dataclass(frozen=True)
 class HardTanh(Numeric):
-    """phi(x) = min(max(x, -1), 1)."""
+    """Activation phi(x) = min(max(x, -1), 1)."""
 
     def at(self, q: ArrayLike) -> AtLength:
         xp, q = together(q=q)

@@ -1,4 +1,4 @@
-"""Activations that jump.
+"""Activations with jumps.
 
 A jump of height J at t makes the slope a point mass there: E phi'(x)^2 is infinite, and
 
@@ -21,7 +21,7 @@ SMALLEST = 1e-280
 
 @dataclass(frozen=True)
 class Jumping(Numeric):
-    """An activation with `jumps` at its kinks; they are 0 where phi is continuous."""
+    """Activation with `jumps` at its kinks; they are 0 where phi is continuous."""
 
     jumps: tuple[float, ...] = ()
 

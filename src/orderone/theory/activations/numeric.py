@@ -1,4 +1,4 @@
-"""Activations without closed forms: quadrature in one dimension, `numeric_pairs` in two."""
+"""Activations without closed forms: quadrature in one dimension; `numeric_pairs` has pairs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ PairsMethod: TypeAlias = Callable[[Pairs, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Numeric(Spectral):
-    """phi and phi' as numpy functions; `kinks` are where phi or one of its derivatives jumps."""
+    """Activation from numpy functions phi and phi'; at `kinks`, phi or a derivative jumps."""
 
     value: Values = field(repr=False)
     slope: Values = field(repr=False)
@@ -94,15 +94,15 @@ class Numeric(Spectral):
         return False
 
     def plane_cuts(self, q: float) -> Cuts:
-        """Return where to cut the plane for variances up to q: only at kinks if possible."""
+        """Return the cuts of the plane for variances up to q: only kinks, if they are enough."""
         return _plane_cuts(self, _range(np.array([q]))[1])
 
     def plane_points(self, q: float) -> np.ndarray:
-        """Return where to cut the plane if kinks are not enough."""
+        """Return the cuts of the plane if kinks are not enough."""
         return self.cuts(q)
 
     def cuts(self, q: float) -> np.ndarray:
-        """Return where to cut the line for variances up to q."""
+        """Return the cuts of the line for variances up to q."""
         return np.concatenate([self.kinks, doubling(REACH * np.sqrt(q))])
 
 
@@ -114,7 +114,7 @@ def _elementwise(f: Values, x: Array) -> Array:
 def _range(q: np.ndarray) -> tuple[float, float]:
     """Return powers of 2 around all of q, so that neighbouring problems share cached results.
 
-    Near 0 nothing changes.
+    Below 1e-12 the lower bound is constant.
     """
     high = float(2.0 ** min(np.ceil(np.log2(max(float(q.max()), SMALLEST))), 1023))
     low = float(64.0 ** np.floor(np.log2(max(float(q.min()), 1e-12)) / 6))

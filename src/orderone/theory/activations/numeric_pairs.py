@@ -1,9 +1,9 @@
 """Averages over pairs without closed forms: Mehler's series where it is enough, else the plane.
 
-A series of N terms leaves out a known part `rest` of E phi^2. For a pair it leaves out at most
-rest c^N. So it is known where the series is enough: for smooth functions and moderate q always, for
-others unless c is close to 1. There the plane is cut along the kinks, and the gap is the mean of a
-square, which subtracts nothing:
+A series of N terms omits a known part `rest` of E phi^2. For a pair it omits at most rest c^N. So
+it is known where the series is enough: for smooth functions and moderate q always, for others
+unless c is close to 1. There the plane is cut along the kinks, and the gap is the mean of a square,
+without cancellation:
 
     1 - corr = E [phi(x) / sqrt(E phi(x)^2) - phi(y) / sqrt(E phi(y)^2)]^2 / 2
 """
@@ -24,8 +24,8 @@ from orderone.theory.gaussian.pairs import Cuts, plane_average
 from orderone.theory.gaussian.series import Series
 
 LONGEST = 1e300  # ten standard deviations of longer signals overflow when squared
-STEP = 1e-3  # of a gap, for differences
-ENOUGH = 1e-13  # part of the result that a series may leave out
+STEP = 1e-3  # step of differences, relative to the gap
+ENOUGH = 1e-13  # part of the result that a series may omit
 
 # From q1, q2, gap, cuts, sqrt(E phi(x)^2), sqrt(E phi(y)^2) to an average over the plane.
 PlaneIntegral: TypeAlias = Callable[[float, float, float, Cuts, float, float], float]
@@ -34,7 +34,7 @@ PlaneIntegral: TypeAlias = Callable[[float, float, float, Cuts, float, float], f
 class Pairs:
     """Averages over pairs with variances q1, q2, which are flat arrays.
 
-    What depends on the variances only is computed once.
+    Quantities that depend only on the variances are computed once.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Pairs:
         """Return E phi(x) phi(y)."""
         size = self.first.size * self.second.size
         result = np.where(np.isinf(size), 1.0, size) * (1 - self.output_gap(gap))
-        # Where E phi^2 is infinite, the product may still have an average.
+        # If E phi^2 is infinite, the product may still have an average.
         for i in np.flatnonzero(np.isinf(size)):
             f = self.phi.value
             lengths = (self.q1[i], self.q2[i])
@@ -87,25 +87,25 @@ class Pairs:
 
     def output_gap(self, gap: np.ndarray) -> np.ndarray:
         """Return 1 - corr(phi(x), phi(y)); correlations are zero where E phi^2 is infinite."""
-        endless = np.isinf(self.first.size) | np.isinf(self.second.size)
-        if endless.any():
+        infinite = np.isinf(self.first.size) | np.isinf(self.second.size)
+        if infinite.any():
             result = np.where(self.same & (gap == 0), 0.0, 1.0)
-            rows = np.flatnonzero(~endless)
+            rows = np.flatnonzero(~infinite)
             if len(rows):
                 result[rows] = self.select(rows).output_gap(gap[rows])
             return result
-        left_out = self.rest * np.abs(1 - gap) ** TERMS
-        result = self.unequal + drop(self.products, self.first.orders, gap) - left_out
+        omitted = self.rest * np.abs(1 - gap) ** TERMS
+        result = self.unequal + drop(self.products, self.first.orders, gap) - omitted
         at_one = self.same & (gap == 0)
-        clear = self.complete | (left_out <= ENOUGH * np.abs(result)) | at_one
+        clear = self.complete | (omitted <= ENOUGH * np.abs(result)) | at_one
         return self._on_the_plane(result, ~clear, gap, self._square)
 
     def derivative_pair(self, gap: np.ndarray) -> np.ndarray:
         """Return E phi'(x) phi'(y)."""
-        endless = np.isinf(self.first.size) | np.isinf(self.second.size)
-        if endless.any():
+        infinite = np.isinf(self.first.size) | np.isinf(self.second.size)
+        if infinite.any():
             result = np.full(len(gap), np.inf)
-            rows = np.flatnonzero(~endless)
+            rows = np.flatnonzero(~infinite)
             if len(rows):
                 result[rows] = self.select(rows).derivative_pair(gap[rows])
             return result
@@ -114,8 +114,8 @@ class Pairs:
         result *= self.first.size / np.sqrt(self.q1) * self.second.size / np.sqrt(self.q2)
         at_one = self.same & (gap == 0)
         result = np.where(at_one, self.first.slope_moment, result)
-        left_out = self.rest * _largest_left_out(gap)
-        clear = self.complete | (left_out <= ENOUGH * np.abs(result)) | at_one
+        omitted = self.rest * _largest_omitted(gap)
+        clear = self.complete | (omitted <= ENOUGH * np.abs(result)) | at_one
         return self._on_the_plane(result, ~clear, gap, self._slopes)
 
     def _on_the_plane(
@@ -153,7 +153,7 @@ class Pairs:
 
 
 class NumericAtLength(AtLength):
-    """Pairs of one variance that keep their series."""
+    """Pairs of one variance, with their series stored."""
 
     def __init__(
         self, activation: Spectral, q: Array, xp: ModuleType, pairs: Pairs | None = None
@@ -174,7 +174,7 @@ class NumericAtLength(AtLength):
         return like(method(as_numpy(gap).ravel()).reshape(gap.shape), gap, self.xp)
 
 
-def _largest_left_out(gap: np.ndarray) -> np.ndarray:
+def _largest_omitted(gap: np.ndarray) -> np.ndarray:
     """Return the largest n c^(n-1) beyond the last term."""
     with np.errstate(divide="ignore"):
         n = np.clip(-1 / np.log(np.abs(1 - gap)), TERMS, 1e18)

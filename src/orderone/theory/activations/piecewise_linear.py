@@ -11,6 +11,8 @@
 K is the arc-cosine kernel of order one (Cho & Saul 2009) for the absolute value; S3 (B.4) is the
 same for ReLU. The maps scale with the lengths, so the correlation never depends on them. The slopes
 of shaped ReLU are 1 + c_plus and 1 + c_minus over a power of the width, S3 (2.5).
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 import math
@@ -26,24 +28,24 @@ from orderone.theory.activations.base import Activation
 
 @dataclass(frozen=True)
 class PiecewiseLinear(Activation):
-    """phi(x) = right x for x > 0, left x for x < 0."""
+    """Activation phi(x) = right x for x > 0, left x for x < 0."""
 
     right: float
     left: float
 
     @property
     def odd(self) -> float:
-        """A, the slope of the odd part."""
+        """Return A, the slope of the odd part."""
         return (self.right + self.left) / 2
 
     @property
     def even(self) -> float:
-        """B, the slope of the even part."""
+        """Return B, the slope of the even part."""
         return (self.right - self.left) / 2
 
     @property
     def slope(self) -> float:
-        """E phi(x)^2 / q, for every q."""
+        """Return E phi(x)^2 / q, the same for every q."""
         return (self.right**2 + self.left**2) / 2
 
     @property
@@ -102,7 +104,7 @@ class PiecewiseLinear(Activation):
         c = 1 - gap
         sine = xp.sqrt(xp.abs(gap * (2 - gap)))
         theta = xp.atan2(sine, c)
-        theta *= weight  # in place: arrays that stay in the cache give half of the speed
+        theta *= weight  # in place: twice as fast, because the arrays stay in the cache
         sine *= weight
         c *= theta
         sine -= c

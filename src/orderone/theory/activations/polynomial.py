@@ -1,4 +1,4 @@
-"""Polynomials, whose Hermite series ends: phi(x) = c_0 + c_1 x + ... + c_d x^d.
+"""Polynomials, whose Hermite series is finite: phi(x) = c_0 + c_1 x + ... + c_d x^d.
 
 phi(sqrt(q) z)  = sum_k a_k(q) He_k(z) / sqrt(k!)
 a_k(q)          = sqrt(k!) sum_j c_{k+2j} q^{(k+2j)/2} (k+2j)! / (2^j j! k!)
@@ -22,7 +22,7 @@ SMALLEST = 1e-300
 
 @dataclass(frozen=True)
 class Powers:
-    """The polynomial with these coefficients, constant first."""
+    """Polynomial with these coefficients, constant first."""
 
     coefficients: tuple[float, ...]
 
@@ -31,14 +31,14 @@ class Powers:
 
     @property
     def slope(self) -> "Powers":
-        """The derivative."""
+        """Return the derivative."""
         coefficients = tuple(n * c for n, c in enumerate(self.coefficients))
         return Powers(coefficients[1:] or (0.0,))
 
 
 @dataclass(frozen=True)
 class Polynomial(Numeric):
-    """A polynomial, which needs no quadrature.
+    """Activation that is a polynomial, without quadrature.
 
     Its moments are sums of those of a Gaussian, E x^2n = (2n - 1)!! q^n, and pairs are finite sums.
     """
@@ -57,7 +57,7 @@ class Polynomial(Numeric):
             return like(np.nan_to_num(total, nan=np.inf), gap, xp)
 
     def _output_gap(self, q1: Array, q2: Array, gap: Array, xp: ModuleType) -> Array:
-        """Add the parts due to unequal lengths and to the gap; nothing is subtracted."""
+        """Return the sum of the parts due to unequal lengths and to the gap."""
         first, second, gaps = np.broadcast_arrays(as_numpy(q1), as_numpy(q2), as_numpy(gap))
         a = _unit_series(self.value, first)
         b = _unit_series(self.value, second)
@@ -86,7 +86,7 @@ def _series(phi: Values, q: Array) -> Array:
 
 
 def _unit_series(phi: Values, q: Array) -> Array:
-    """Return a_k over the root of the sum of their squares, for lengths however large or small.
+    """Return a_k / sqrt(sum of a_k^2), for lengths of any size.
 
     Powers are counted from the highest one for long signals, from the lowest one for short ones.
     """

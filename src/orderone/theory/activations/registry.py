@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.inputs import ArrayLike, Function, Name
 from orderone.theory.activations.base import Activation
 from orderone.theory.activations.bent import SELU, elu
@@ -48,19 +48,25 @@ def names() -> tuple[str, ...]:
 def get(
     activation: Name | Function, derivative: Function | None = None, kinks: ArrayLike = ()
 ) -> Activation:
-    """Return an activation by name or from a function of arrays; an `Activation` stays as it is.
+    """Return an activation from its name or a function of arrays; an `Activation` is unchanged.
 
-    The `derivative` of a function is found if it is not given, and so are its `kinks`.
+    `derivative` and `kinks` of a function are optional: by default they are computed.
     """
     if not callable(activation) and np.size(kinks):
-        raise ValueError(f"kinks: expected none beside {activation!r}; give the function itself")
+        raise InputError(
+            f"kinks: expected none with the activation {activation!r}, whose kinks are known; pass"
+            " kinks only with a function",
+            argument="kinks",
+        )
     if isinstance(activation, Activation):
         return activation
     if callable(activation):
         return from_callable(activation, derivative, kinks)
     if derivative is not None:
-        raise ValueError(
-            f"derivative: expected none beside the name {activation!r}; give the function itself"
+        raise InputError(
+            f"derivative: expected none with the activation {activation!r}, whose derivative is"
+            " known; pass a derivative only with a function",
+            argument="derivative",
         )
     word, numbers = _parts(activation)
     name = one_of(ALIASES.get(word, word), names(), "activation")
@@ -68,17 +74,20 @@ def get(
         try:
             return FAMILIES[name](*numbers)
         except TypeError as error:
-            raise ValueError(f"activation: {name} takes fewer numbers; got {numbers}") from error
+            raise InputError(
+                f"activation: {name} takes fewer numbers than {numbers}", argument="activation"
+            ) from error
     if numbers:
-        raise ValueError(
-            f"activation: {name} takes no numbers; got {numbers}; give them to one of"
-            f" {', '.join(FAMILIES)}"
+        raise InputError(
+            f"activation: {name} takes no numbers, got {numbers}; only {', '.join(FAMILIES)} take"
+            " numbers",
+            argument="activation",
         )
     return FIXED[name]
 
 
 def _parts(text: object) -> tuple[str, list[float]]:
-    """Return a name as it is listed, and the numbers in brackets behind it."""
+    """Return the name in the form of `names`, and the numbers in brackets after it."""
     match = None
     if isinstance(text, str):
         match = re.fullmatch(r"\s*([\w -]+?)\s*(?:\((.*)\))?\s*", text)
@@ -92,7 +101,8 @@ def _parts(text: object) -> tuple[str, list[float]]:
     except ValueError:
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):
-        raise ValueError(
-            f"activation: expected numbers in brackets, as in 'leaky-relu(0.2)'; got {text!r}"
+        raise InputError(
+            f"activation: expected numbers in brackets, as in 'leaky-relu(0.2)'; got {text!r}",
+            argument="activation",
         )
     return word, numbers

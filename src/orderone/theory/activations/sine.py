@@ -1,4 +1,4 @@
-"""The sine. Its averages are those of plane waves: with k = c sqrt(q1 q2),
+"""Sine, whose averages are those of plane waves: with k = c sqrt(q1 q2),
 
     E sin x sin y = exp(-(q1 + q2)/2) sinh k
     E cos x cos y = exp(-(q1 + q2)/2) cosh k
@@ -16,7 +16,7 @@ from orderone.theory.activations.base import Activation
 
 @dataclass(frozen=True)
 class Sine(Activation):
-    """phi(x) = sin(x)."""
+    """Activation phi(x) = sin(x)."""
 
     def __call__(self, x: Array) -> Array:
         xp, x = together(x=x)

@@ -1,4 +1,4 @@
-"""Smooth activations without closed forms, all made of the logistic function.
+"""Smooth activations without closed forms, all based on the logistic function.
 
 sigmoid(x)  = 1 / (1 + e^-x)
 tanh(x)     = 2 sigmoid(2x) - 1

@@ -6,12 +6,12 @@ Mehler's formula as a polynomial in the correlation c:
     w_n                  = a_n(q1) a_n(q2),        sum_n a_n(q)^2 = 1
 
 Odd and even functions have every other term: with s = c^2 and p(s) = sum_k w_k s^k, P = c p(s) or
-P = p(s); otherwise s = c. Horner's rule runs over the tails W_k = sum_{j > k} w_j, so that a gap is
-a multiple of the old one, never a difference:
+P = p(s); otherwise s = c. Horner's rule runs over the tails W_k = sum_{j > k} w_j, so that the new
+gap is a multiple of the old one, never a difference:
 
     p(1) - p(s) = (1 - s) sum_k W_k s^k
 
-The coefficients a_n are those of `orderone.theory.gaussian.series`. N of them leave out at most
+The coefficients a_n are those of `orderone.theory.gaussian.series`. N of them omit at most
 slope_rest c^(N-1) of the slope, which is negligible for smooth functions, and for others unless c
 is close to 1.
 """
@@ -30,13 +30,13 @@ from orderone.theory.gaussian.hermite import TERMS
 from orderone.theory.gaussian.pairs import Cuts
 from orderone.theory.gaussian.series import Series
 
-NEGLIGIBLE = 1e-17  # of the second moment: sum of the terms that are dropped at the end
-RIGHT = 1e-12  # accepted error of a slope, unless the precision of the pairs is less
-SMALLEST = 1e-200  # smaller variances are replaced by this one: only ratios matter there
+NEGLIGIBLE = 1e-17  # sum of the dropped last terms, relative to the second moment
+RIGHT = 1e-12  # accepted error of a slope, unless pairs have a lower precision
+SMALLEST = 1e-200  # replaces smaller variances, where only ratios matter
 
 
 class Spectral(Activation):
-    """An activation with a series at every length; pairs that it leaves out need the plane."""
+    """Activation with a series at every length; other pairs are integrated over the plane."""
 
     value: Values  # phi, on numpy arrays
     slope: Values  # phi'
@@ -49,18 +49,18 @@ class Spectral(Activation):
 
     @abstractmethod
     def plane_cuts(self, q: float) -> Cuts:
-        """Return where to cut the plane for pairs of variances up to q."""
+        """Return the cuts of the plane for pairs of variances up to q."""
 
     @abstractmethod
     def point_masses(self, q1: float, q2: float, gap: float) -> float:
-        """Return what jumps of phi add to E phi'(x) phi'(y)."""
+        """Return the contribution of jumps of phi to E phi'(x) phi'(y)."""
 
     @abstractmethod
     def slope_is_rough(self, q: float) -> bool:
         """Return whether phi' has no average, as for log abs(x)."""
 
     def of_length(self, q: Array, xp: ModuleType) -> tuple[Array, ...]:
-        """Return vectors over the points: q, ratios, roots of what the series lacks, the series.
+        """Return vectors over the points: q, ratios, roots of the rests, and the series.
 
         ratio = sqrt(q / E phi^2), and steepness = ratio sqrt(E phi'^2) is the root of the slope at
         c = 1.
@@ -69,27 +69,27 @@ class Spectral(Activation):
         expansion = self.series(lengths)
         ratio = np.sqrt(lengths) / np.where(expansion.size > 0, expansion.size, 1.0)
         steepness = ratio * np.sqrt(expansion.slope_moment)
-        slope_lack = np.sqrt(expansion.slope_rest)
-        lack = np.sqrt(expansion.rest)
+        root_slope_rest = np.sqrt(expansion.slope_rest)
+        root_rest = np.sqrt(expansion.rest)
         coefficients = columns(expansion, self.parity)
-        vectors = (lengths, ratio, steepness, slope_lack, lack, *coefficients)
+        vectors = (lengths, ratio, steepness, root_slope_rest, root_rest, *coefficients)
         return tuple(like(vector, q, xp) for vector in vectors)
 
     def gap_and_slope(
         self, one: tuple[Array, ...], other: tuple[Array, ...], gap: Array, xp: ModuleType
     ) -> tuple[Array, Array]:
-        """Return gap and slope from the series, or from the plane where the series lacks terms."""
-        q1, ratio1, steepness1, slope_lack1, lack1, *a1 = one
-        q2, ratio2, steepness2, slope_lack2, lack2, *a2 = other
+        """Return gap and slope from the series, or from the plane where it has too few terms."""
+        q1, ratio1, steepness1, root_slope_rest1, root_rest1, *a1 = one
+        q2, ratio2, steepness2, root_slope_rest2, root_rest2, *a2 = other
         gap = xp.clip(gap, 0.0, 2.0)
-        rest = lack1 * lack2 if one is other else None
+        rest = root_rest1 * root_rest2 if one is other else None
         new, slope = polynomial(a1, a2, gap, self.parity, rest, xp)
-        if not bool(xp.any(slope_lack1 > 0)) and not bool(xp.any(slope_lack2 > 0)):
+        if not bool(xp.any(root_slope_rest1 > 0)) and not bool(xp.any(root_slope_rest2 > 0)):
             return new, slope
         equal = (gap == 0) & (q1 == q2)
         new = xp.where(equal, 0.0, new)
         slope = xp.where(equal, steepness1 * steepness2, slope)
-        where = unclear(slope_lack1 * slope_lack2, gap, xp) & ~equal
+        where = unclear(root_slope_rest1 * root_slope_rest2, gap, xp) & ~equal
         if bool(xp.any(where)):
             first = xp.broadcast_to(q1, gap.shape)[where]
             second = xp.broadcast_to(q2, gap.shape)[where]
@@ -102,7 +102,7 @@ class Spectral(Activation):
 def columns(expansion: Series, parity: int) -> tuple[np.ndarray, ...]:
     """Return the coefficients a_n in the order of n, as far as they matter.
 
-    Each is a vector over points. Terms that the parity excludes are left out.
+    Each is a vector over points. Terms that are 0 by parity are dropped.
     """
     order = np.argsort(expansion.orders)
     if parity:
@@ -120,10 +120,10 @@ def polynomial(
     rest: Array | None,
     xp: ModuleType,
 ) -> tuple[Array, Array]:
-    """Return the gap of the new correlation, and its derivative by the old one.
+    """Return the gap of the new correlation, and its derivative in the old one.
 
-    `rest` is what the series lacks of the second moment, if all lengths are equal: then it is all
-    that differs at c = 1.
+    `rest` is the part of the second moment that the series omits, if all lengths are equal: then it
+    is the whole difference at c = 1.
     """
     c = 1 - gap
     if parity:
@@ -154,6 +154,6 @@ def polynomial(
 
 
 def unclear(slope_rest: Array, gap: Array, xp: ModuleType) -> Array:
-    """Return the pairs whose slope lacks too much; `slope_rest` is the geometric mean of two."""
+    """Return a mask of pairs with an inaccurate slope; `slope_rest` is a geometric mean."""
     accepted = max(RIGHT, float(xp.finfo(gap.dtype).eps))
     return slope_rest * xp.abs(1 - gap) ** (TERMS - 1) > accepted

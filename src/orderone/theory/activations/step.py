@@ -1,4 +1,4 @@
-"""The step function, phi(x) = 1 for x > 0 and 0 for x < 0. Its derivative is a point mass.
+"""Step function, phi(x) = 1 for x > 0 and 0 for x < 0. Its derivative is a point mass.
 
     E phi(x) phi(y)   = 1/2 - t / (2 pi),   cos t = c
     E phi'(x) phi'(y) = 1 / (2 pi sqrt(q1 q2) sin t)
@@ -20,7 +20,7 @@ from orderone.theory.activations.base import Activation
 
 @dataclass(frozen=True)
 class Step(Activation):
-    """phi(x) = 1 for x > 0, 0 for x < 0, 1/2 at 0."""
+    """Activation phi(x) = 1 for x > 0, 0 for x < 0, 1/2 at 0."""
 
     def __call__(self, x: Array) -> Array:
         xp, x = together(x=x)

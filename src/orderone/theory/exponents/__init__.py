@@ -1,5 +1,7 @@
-"""Exponents of width: abc-parameterizations, what they predict, when they are stable, and which are
-the same (S0)."""
+"""Width exponents of S0: abc-parameterizations, their predictions, stability and equivalence.
+
+S0: Stratos, "Scale-Invariant Parameterizations".
+"""
 
 from orderone.core.roles import MATRIX_ROLES, ROLES
 from orderone.theory.exponents.attention import Attention

@@ -1,27 +1,30 @@
-"""Attention: the one place where a product of two activations is summed over a dimension that may
-grow.
+"""Attention scores: sums of products of two activations over a dimension that may grow.
 
     s = d_H^{-power} sum_i q_i k_i,   d_H = Theta(n^growth),   H d_H = Theta(n)       S0 section 2
 
 Query, key, value and output matrices all have fan-in Theta(n) (the output's is H d_H; erratum
 S0.12: the number of heads need not grow), so the exponents of the role `hidden` keep them stable.
-(With SGD, growing heads and power 1, gradients of W_q and W_k carry an extra
-n^{-growth (power - 1/2)}: stable, if less than the most.) Only the score is new. At initialization
-q and k are independent; in training their changes line up, by kappa:
+(With SGD, growing heads and power 1, gradients of W_q and W_k have an extra factor
+n^{-growth (power - 1/2)}: the rates are stable, but not the largest possible.) Only the score is
+new. At initialization q and k are independent; in training their changes align, with exponent
+kappa:
 
     s  = n^{growth (1/2 - power)} q k
     ds = n^{growth (kappa - power)} (q dk + k dq),    1/2 <= kappa <= 1
 
 so 1/sqrt(d_H) is right at initialization and for heads of fixed size, and 1/d_H is needed when
-heads grow and queries and keys align (kappa = 1, taken from alpha of `hidden`), unless they move
-less and less. QK-norm fixes the sizes of q and k, not the angle between them:
-|s| <= d_H^{1 - power} is all that it adds, so a growing head still needs power = 1.
+heads grow and queries and keys align (kappa = 1, taken from alpha of `hidden`), unless their
+changes vanish with width. QK-norm fixes the sizes of q and k, not the angle between them: it only
+adds the bound |s| <= d_H^{1 - power}, so a growing head still needs power = 1.
+
+S0: Stratos, "Scale-Invariant Parameterizations".
 """
 
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, TypeAlias
 
+from orderone.core.errors import InputError
 from orderone.core.exact import HALF, ZERO, count, exact, power
 from orderone.core.inputs import Count, Exact, Name, UserInput
 from orderone.core.roles import Role
@@ -32,8 +35,10 @@ from orderone.theory.exponents.updates import Alignment, AlignmentInput, read_al
 
 @dataclass(frozen=True, init=False)
 class Attention:
-    """Scores divided by d_H^power, with d_H = n^growth: growth 0 if the number of heads grows, 1 if
-    their size does."""
+    """Scores divided by d_H^power, with the head size d_H = n^growth.
+
+    `growth` is 0 if the number of heads grows, 1 if their size grows.
+    """
 
     power: Fraction
     growth: Fraction
@@ -44,9 +49,10 @@ class Attention:
         object.__setattr__(self, "growth", exact(growth, "growth"))
         object.__setattr__(self, "qk_norm", qk_norm)
         if not 0 <= self.growth <= 1:
-            raise ValueError(
-                "growth: a head cannot shrink or outgrow the width; expected 0 to 1, got"
-                f" {self.growth}"
+            raise InputError(
+                "growth: expected 0 to 1, because a head cannot shrink or grow faster than the"
+                f" width; got {self.growth}",
+                argument="growth",
             )
 
     def rms(
@@ -58,8 +64,7 @@ class Attention:
         depth: Count = 3,
         norm: bool = False,
     ) -> Exponents:
-        """Return the exponents of q, k, the scores s and, at the rates p.c, of the changes Δq,
-        Δk and Δs."""
+        """Return the exponents of q, k and the scores s, and of their changes at the rates p.c."""
         align = read_alignment(alignment)
         size = self._size(read_rule(p))
         sizes = rms(
@@ -68,7 +73,7 @@ class Attention:
         # queries and keys are outputs of hidden layers
         outputs = range(2, count(depth, "depth") + 2)
         change = max(sizes[f"Δh{layer}"] for layer in outputs)
-        score = self._aligned(align) + max(size + change, 2 * change)
+        score = self._training_exponent(align) + max(size + change, 2 * change)
         return {
             "q": size,
             "k": size,
@@ -83,22 +88,20 @@ class Attention:
         return self.growth * (HALF - self.power) + 2 * self._size(p)
 
     def slack(self, p: Rule, alignment: Alignment) -> Fraction:
-        """Return by how much the change of queries and keys could outgrow order one before their
-        scores grow."""
-        return -self._aligned(alignment) - self._size(p)
+        """Return the largest exponent that changes of q and k can have before scores grow."""
+        return -self._training_exponent(alignment) - self._size(p)
 
     def smallest_power(self, alignment: AlignmentInput = "full") -> Fraction:
-        """Return the smallest power of d_H that keeps order-one queries and keys from making
-        scores grow."""
+        """Return the smallest power of d_H for which scores of order-one q and k do not grow."""
         if self.growth:
             return max(HALF, read_alignment(alignment).alpha[Role.HIDDEN])
         return ZERO
 
     @property
     def text(self) -> str:
-        return f"scores over {power(self.power, 'd_H')} with d_H = {power(self.growth)}"
+        return f"scores divided by {power(self.power, 'd_H')}, d_H = {power(self.growth)}"
 
-    def _aligned(self, alignment: Alignment) -> Fraction:
+    def _training_exponent(self, alignment: Alignment) -> Fraction:
         return self.growth * (alignment.alpha[Role.HIDDEN] - self.power)
 
     def _size(self, p: Rule) -> Fraction:

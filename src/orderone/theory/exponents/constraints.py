@@ -1,4 +1,4 @@
-"""Constraints of the user in words: "c_readout = 0", "readout c = 0",
+"""Constraints of the user as text: "c_readout = 0", "readout c = 0",
 "c_hidden >= c_readout + 1/2"."""
 
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import ONE, ZERO, exact
 from orderone.core.inputs import ConstraintsInput
 from orderone.core.roles import ROLES
@@ -16,7 +16,7 @@ _RELATION = re.compile(r"<=|>=|==|=|<|>")
 _TERM = re.compile(
     r"""\s*(?P<sign>[+-]?)\s*
     (?:(?P<number>\d+(?:\.\d+)?(?:/\d+)?)\s*\*?\s*)?
-    (?:c_(?P<role>[a-z]+)|(?P<spoken>[a-z]+)\s+c\b)?""",
+    (?:c_(?P<role>[a-z]+)|(?P<role_first>[a-z]+)\s+c\b)?""",
     re.VERBOSE,
 )
 EXAMPLE = "write it as 'c_readout = 0' or 'c_hidden >= c_readout + 1/2'"
@@ -24,7 +24,7 @@ EXAMPLE = "write it as 'c_readout = 0' or 'c_hidden >= c_readout + 1/2'"
 
 @dataclass(frozen=True, eq=False)
 class Constraint:
-    """sum(terms[v] * v) + constant >= 0, or == 0."""
+    """Inequality sum(terms[v] * v) + constant >= 0, or equality == 0."""
 
     text: str
     terms: Mapping[str, Fraction]
@@ -35,15 +35,16 @@ class Constraint:
 def read_constraints(
     constraints: ConstraintsInput, roles: Iterable[str] = ROLES
 ) -> list[Constraint]:
-    """Read strings as above, or a mapping role -> c, or a list of both.
+    """Return the constraints in a string, a mapping role -> c, or a list of both.
 
-    Constraints that no learning rates at all could satisfy are an error.
+    Raise an InputError if they contradict each other.
     """
     items = (constraints,) if isinstance(constraints, (str, Mapping)) else constraints
     if not isinstance(items, Iterable):
-        raise ValueError(
+        raise InputError(
             "constraints: expected strings or a mapping from role to c, got"
-            f" {constraints!r}; {EXAMPLE}"
+            f" {constraints!r}; {EXAMPLE}",
+            argument="constraints",
         )
     known_roles = tuple(roles)
     result: list[Constraint] = []
@@ -54,7 +55,10 @@ def read_constraints(
         outcome = minimize({}, result)
         if isinstance(outcome, Conflict):
             texts = " and ".join(repr(constraint.text) for constraint in outcome.constraints)
-            raise ValueError(f"constraints: {texts} contradict each other; keep one of them")
+            raise InputError(
+                f"constraints: {texts} contradict each other; remove one of them",
+                argument="constraints",
+            )
     return result
 
 
@@ -62,7 +66,10 @@ def _texts(item: object) -> list[str]:
     if isinstance(item, str):
         return [item]
     if not isinstance(item, Mapping):
-        raise ValueError(f"constraint: expected a string or a mapping, got {item!r}; {EXAMPLE}")
+        raise InputError(
+            f"constraint: expected a string or a mapping, got {item!r}; {EXAMPLE}",
+            argument="constraint",
+        )
     texts: list[str] = []
     for role, value in item.items():
         exponent = exact(value, f"constraints[{role}]")
@@ -74,7 +81,10 @@ def _read(text: str, roles: tuple[str, ...]) -> Constraint:
     relations = _RELATION.findall(text)
     sides = _RELATION.split(text)
     if len(relations) != 1 or relations[0] in "<>":
-        raise ValueError(f"constraint: expected exactly one of =, <=, >=; got {text!r}; {EXAMPLE}")
+        raise InputError(
+            f"constraint: expected exactly one of =, <=, >=; got {text!r}; {EXAMPLE}",
+            argument="constraint",
+        )
     left = _sum(sides[0], text, roles)
     right = _sum(sides[1], text, roles)
     sign = -1 if relations[0] == "<=" else 1
@@ -83,8 +93,9 @@ def _read(text: str, roles: tuple[str, ...]) -> Constraint:
         terms[name] = sign * (left.get(name, ZERO) - right.get(name, ZERO))
     constant = terms.pop("", ZERO)
     if not any(terms.values()):
-        raise ValueError(
-            f"constraint: expected a learning-rate exponent such as c_readout in it; got {text!r}"
+        raise InputError(
+            f"constraint: expected an exponent such as c_readout; got {text!r}, which has none",
+            argument="constraint",
         )
     return Constraint(text.strip(), terms, constant, equality=relations[0] in ("=", "=="))
 
@@ -95,9 +106,11 @@ def _sum(side: str, text: str, roles: tuple[str, ...]) -> dict[str, Fraction]:
     rest = side.strip()
     while rest:
         term = _TERM.match(rest)
-        role = term and (term["role"] or term["spoken"])
+        role = term and (term["role"] or term["role_first"])
         if not term or not (term["number"] or role) or (total and not term["sign"]):
-            raise ValueError(f"constraint: cannot read {rest!r} in {text!r}; {EXAMPLE}")
+            raise InputError(
+                f"constraint: cannot read {rest!r} in {text!r}; {EXAMPLE}", argument="constraint"
+            )
         name = f"c_{one_of(role, roles, 'role in the constraint')}" if role else ""
         number = exact(term["number"], "constraint") if term["number"] else ONE
         if term["sign"] == "-":
@@ -105,5 +118,7 @@ def _sum(side: str, text: str, roles: tuple[str, ...]) -> dict[str, Fraction]:
         total[name] = total.get(name, ZERO) + number
         rest = rest[term.end() :].strip()
     if not total:
-        raise ValueError(f"constraint: one side is empty in {text!r}; {EXAMPLE}")
+        raise InputError(
+            f"constraint: one side is empty in {text!r}; {EXAMPLE}", argument="constraint"
+        )
     return total

@@ -1,4 +1,4 @@
-"""Whether two rules train the same network in the same way: equal in the folded gauge."""
+"""Equivalence of rules: two rules that agree in the folded gauge train networks identically."""
 
 from orderone.core.inputs import Name
 from orderone.theory.exponents.parameterization import Rule, canonical, read_rule
@@ -6,11 +6,11 @@ from orderone.theory.exponents.solver import solve
 
 
 def equivalent(p: Rule, q: Rule, optimizer: Name = "adam") -> bool:
-    """Do p and q train the same network in the same way? Compares the roles both have.
+    """Return whether p and q train the same network identically, on the roles that both have.
 
-    If the rates of both were derived, and for another optimizer, they are derived again for this
-    one: `rules.get("mup")` and `rules.get("mf")` are the same under every optimizer. Rates that
-    were given, or shifted, are taken as they are.
+    If the library derived the rates of both rules, it derives them again for `optimizer`:
+    `rules.get("mup")` and `rules.get("mf")` are equivalent under every optimizer. Rates that the
+    user set or shifted are compared unchanged.
     """
     p = read_rule(p)
     q = read_rule(q)

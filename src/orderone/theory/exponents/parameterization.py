@@ -2,18 +2,17 @@
 
     h_{l+1} = n^{-a_l} W_l h_l,    Var(W_l) = n^{-2 b_l},    eta_l = C n^{-c_l}   S0 (1), (2), (11)
 
-n is the width. A role is what a tensor does, seen from its two dimensions as the width grows:
+n is the width. The role of a tensor says which of its dimensions grow with the width:
 
     embedding   n x V    fan-in fixed:  W_0, patch and positional embeddings
     hidden      n x n    both grow:     W_1 ... W_L, attention and MLP matrices
     readout     V x n    fan-out fixed: W_{L+1}
     vector      n        biases and normalization gains: an embedding with the constant input 1
 
-A tensor none of whose dimensions grows (a bias of the readout) has no role: its exponents are all
-0.
+A tensor without a growing dimension (a bias of the readout) has no role: its exponents are all 0.
 
-**Sizes at initialization**, for the bigram model (1) with L hidden layers. Sums run over
-independent terms, n^{1/2} each:
+**Sizes at initialization**, for the bigram model (1) with L hidden layers. A sum of n independent
+terms is n^{1/2} times one term:
 
     h_1      = n^{-(a_0 + b_0)},           h_{l+1} = n^{1/2 - (a_l + b_l)} h_l            S0 (3)
     h'_{L+2} = Theta(1)
@@ -26,24 +25,26 @@ of order one (errata S0.2, S0.10). For l = 0 and l = L+1 the exponent L - 2(S - 
 b is: the two gradients of a tied tensor match.
 
 RMSNorm after every layer but the last sets RMS(h_l) = 1 and divides the gradient by RMS(u_l) (Lemma
-D.2). Both at once are what a multiplier 1/RMS(u_l) would do: a normalized network is the plain one
-with a_l moved until (6) and (7) hold, and Lemma D.3 follows without a second calculation.
+D.2). A multiplier 1/RMS(u_l) does the same: a normalized network equals the plain one with a_l
+changed such that (6) and (7) hold, and Lemma D.3 follows without a second calculation.
 
 **Gauges**: rules that give the same network and the same training, step by step.
 
     a + theta,   b - theta,   c - k theta    k = 2 (SGD), 1 (Adam, Muon), 0 (Adafactor)   S0 1.2.1
 
-The paper prints k = 1; that is Adam's (erratum S0.3). Weight decay and Adam's eps are not part of
-this: they have scales of their own, which must follow the shift. Three gauges have names, because a
-rule is applied in one of them:
+The paper prints k = 1, which is right for Adam (erratum S0.3). Weight decay and Adam's eps have
+separate scales, which must follow the shift. Three gauges have names, because a rule is applied in
+one of them:
 
-    folded   a = 0: no multipliers; everything sits in initialization and learning rate
-    unit     b = 0: every weight starts with variance one; everything else sits in multiplier and
-             learning rate
-    paper    the multipliers the rule was written with
+    folded   a = 0: no multipliers; only initialization and learning rate depend on n
+    unit     b = 0: every weight starts with variance one; only multiplier and learning rate depend
+             on n
+    paper    the multipliers that the rule was written with
 
-A tied embedding is one tensor, so its two uses move together: folded, the embedding's multiplier is
-gone and what is left of the readout's stays, the one multiplier that no gauge removes.
+A tied embedding is one tensor, so its two uses shift together. In the folded gauge the embedding
+has no multiplier, and the readout has the ratio of the two: no gauge removes this one.
+
+S0: Stratos, "Scale-Invariant Parameterizations".
 """
 
 from collections.abc import Iterable, Mapping
@@ -51,7 +52,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Annotated, TypeAlias
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import HALF, ZERO, count, exact
 from orderone.core.frozen import FrozenDict
 from orderone.core.inputs import Count, ExponentsInput, Name, UserInput
@@ -63,12 +64,11 @@ Exponents: TypeAlias = dict[str, Fraction]
 
 @dataclass(frozen=True)
 class Parameterization:
-    """Exponents a (multiplier), b (initial standard deviation) and c (learning rate) for every
-    role.
+    """Exponents a (multiplier), b (initial standard deviation), c (learning rate) for every role.
 
-    `own` keeps the multipliers the rule was written with, so that a shifted rule finds its way back
-    (`gauge`). `rates_for` is the optimizer and the alignment that c was derived for, and None if c
-    was given.
+    `own` contains the multipliers that the rule was written with, so that `gauge` can restore them.
+    `rates_for` is the optimizer and the alignment for which c was derived, or None if the user set
+    c.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Parameterization:
             roles = "; ".join(
                 f"{letter} has {', '.join(getattr(self, letter))}" for letter in "abc"
             )
-            raise ValueError(f"{self.name}: a, b and c must name the same roles, but {roles}")
+            raise InputError(f"{self.name}: expected a, b and c with the same roles, but {roles}")
         object.__setattr__(self, "own", FrozenDict(self.own or self.a))
 
     @property
@@ -102,8 +102,7 @@ class Parameterization:
         return "\n".join(lines)
 
     def with_c(self, c: ExponentsInput) -> "Parameterization":
-        """Return the same network with other learning-rate exponents; roles that `c` leaves out
-        keep theirs."""
+        """Return the rule with these learning-rate exponents; roles missing in `c` keep theirs."""
         changed = read_exponents(c, "c", partial=True)
         return replace(self, c={**self.c, **changed}, rates_for=None)
 
@@ -112,38 +111,45 @@ Rule: TypeAlias = Annotated[Parameterization, UserInput]  # `read_rule` validate
 
 
 def read_rule(rule: Rule) -> Parameterization:
-    """Return `rule`, or raise a ValueError that says how to make one."""
+    """Return `rule`, or raise an InputError that says how to make one."""
     if isinstance(rule, Parameterization):
         return rule
     name = f"'{rule}'" if isinstance(rule, str) else "'mup'"
-    raise ValueError(
+    raise InputError(
         f"rule: expected a Parameterization, got {rule!r}; write rules.get({name}) or"
-        " rules.custom(...)"
+        " rules.custom(...)",
+        "wrong-type",
+        argument="rule",
     )
 
 
 def read_exponents(values: ExponentsInput, letter: str, partial: bool = False) -> Exponents:
-    """Return exact exponents from a mapping role -> number, or from a sequence in the order
-    embedding, hidden, readout[, vector]."""
+    """Return exact exponents from a mapping role -> number, or from a sequence.
+
+    The order of a sequence is embedding, hidden, readout[, vector].
+    """
     if isinstance(values, Iterable) and not isinstance(values, (str, Mapping)):
         in_order = list(values)
         if len(in_order) not in (len(MATRIX_ROLES), len(ROLES)):
-            raise ValueError(
+            raise InputError(
                 f"{letter}: expected 3 or 4 exponents in the order {', '.join(ROLES)}; got"
-                f" {in_order!r}"
+                f" {in_order!r}",
+                argument=letter,
             )
         values = dict(zip(ROLES, in_order, strict=False))
     if not isinstance(values, Mapping):
-        raise ValueError(
+        raise InputError(
             f"{letter}: expected exponents such as {{'embedding': 0, 'hidden': '1/2', 'readout':"
-            f" 1}} or (0, '1/2', 1); got {values!r}"
+            f" 1}} or (0, '1/2', 1); got {values!r}",
+            argument=letter,
         )
     by_role = {one_of(role, ROLES, f"role in {letter}"): value for role, value in values.items()}
     missing = [role for role in MATRIX_ROLES if role not in by_role]
     if missing and not partial:
-        raise ValueError(
-            f"{letter}: no exponent for {', '.join(missing)}; give one for each of"
-            f" {', '.join(MATRIX_ROLES)}"
+        raise InputError(
+            f"{letter}: expected exponents for {', '.join(MATRIX_ROLES)}; got none for"
+            f" {', '.join(missing)}",
+            argument=letter,
         )
     return {role: exact(by_role[role], f"{letter}[{role}]") for role in ROLES if role in by_role}
 
@@ -153,13 +159,15 @@ def read_exponents(values: ExponentsInput, letter: str, partial: bool = False) -
 
 def layer_roles(depth: Count) -> list[str]:
     """Return the roles of W_0 ... W_{L+1}."""
-    hidden_layers = count(depth, "depth (the number of hidden layers)", most=1000)
+    hidden_layers = count(depth, "depth", most=1000)
     return [Role.EMBEDDING, *[Role.HIDDEN] * hidden_layers, Role.READOUT]
 
 
 def plain(p: Rule, norm: bool) -> Parameterization:
-    """Return `p`, or with `norm` the plain network that behaves like p with RMSNorm after every
-    layer but the last."""
+    """Return `p`; with `norm`, the plain network equal to p with RMSNorm after every layer.
+
+    The last layer has no norm.
+    """
     p = read_rule(p)
     if not norm:
         return p
@@ -179,10 +187,10 @@ def activation_exponents(p: Parameterization, depth: Count = 3) -> list[Fraction
 
 
 def backward_exponents(p: Parameterization, depth: Count = 3) -> list[Fraction]:
-    """Return the exponents of h'_0 ... h'_{L+2} at initialization (the first is void): S0 (4)."""
+    """Return the exponents of h'_0 ... h'_{L+2} at initialization (h'_0 is unused): S0 (4)."""
     dh = [ZERO]
     for role in reversed(layer_roles(depth)):
-        terms = HALF if role == Role.HIDDEN else ZERO  # a readout's V outputs do not grow
+        terms = HALF if role == Role.HIDDEN else ZERO  # the number V of outputs does not grow
         dh.append(dh[-1] + terms - p.a[role] - p.b[role])
     return dh[::-1]
 
@@ -195,13 +203,15 @@ def weight_gradients(
 
 
 def gradient_exponents(p: Rule, depth: Count = 3) -> Exponents:
-    """Return g with RMS(W') = Theta(n^{-g}) at initialization, per role: S0 (10) where (6)-(8)
-    hold, and in general otherwise."""
+    """Return g with RMS(W') = Theta(n^{-g}) at initialization, per role.
+
+    This is S0 (10) where (6)-(8) hold, and its generalization otherwise.
+    """
     p = read_rule(p)
     dh = backward_exponents(p, depth)
     sizes = weight_gradients(p, activation_exponents(p, depth), dh, depth)
     g = {role: -size for role, size in zip(layer_roles(depth), sizes, strict=True)}
-    if Role.VECTOR in p.a:  # a bias of layer l has the gradient n^{-a} h'_{l+1}; the largest shows
+    if Role.VECTOR in p.a:  # the largest of the biases' gradients, n^{-a} h'_{l+1}
         g[Role.VECTOR] = p.a[Role.VECTOR] - max(dh[1:-1])
     return g
 
@@ -212,8 +222,10 @@ GAUGES = ("folded", "unit", "paper")
 
 
 def shift(p: Rule, theta: ExponentsInput, optimizer: Name = "adam") -> Parameterization:
-    """Return `p` with theta[role] moved from initialization into the multiplier, and c such that
-    training stays the same."""
+    """Return `p` with theta[role] moved from the initial size to the multiplier.
+
+    c changes such that training is the same.
+    """
     p = read_rule(p)
     moved = read_exponents(theta, "theta", partial=True)
     for role in moved:
@@ -230,8 +242,10 @@ def shift(p: Rule, theta: ExponentsInput, optimizer: Name = "adam") -> Parameter
 
 
 def gauge(p: Rule, name: Name, optimizer: Name = "adam", tied: bool = False) -> Parameterization:
-    """Return `p` in the gauge `folded`, `unit` or `paper`; with `tied`, embedding and readout move
-    together."""
+    """Return `p` in the gauge `folded`, `unit` or `paper`.
+
+    With `tied`, embedding and readout shift together.
+    """
     p = read_rule(p)
     name = one_of(name, GAUGES, "gauge")
     if name == "folded":

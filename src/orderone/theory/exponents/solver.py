@@ -1,5 +1,4 @@
-"""The largest stable learning rates, exactly: stability conditions, and the linear program that
-minimises the exponents c subject to them.
+"""Largest stable learning rates: stability conditions, and the linear program that minimises c.
 
 The conditions of S0 are linear inequalities in c (learning rates) and r (changes),
 
@@ -13,24 +12,26 @@ The conditions of S0 are linear inequalities in c (learning rates) and r (change
     (19)  r_{l+1} <= a + e - alpha           dW h
     (20)  r_{l+1} <= a + e + r_l - u         dW dh
 
-The right side of (19) is less the exponent of h_l, which is 0 where (6) and (7) hold.
+The exponent of h_l is subtracted on the right side of (19); it is 0 where (6) and (7) hold.
 
 e = c + (a constant of the optimizer): erratum S0.4. With r = 0 throughout, (14) and (18)-(20) are
 the paper's (21)-(24); a network whose deeper changes vanish (r > 0) may satisfy (18) although (24)
 is broken, so r stays an unknown here.
 
-Hidden layers are alike, so what a change becomes on its way through k of them is linear in how many
-of them carried it (18) and how many multiplied it (20), and in where it set out. A linear function
-on such a simplex is smallest at a vertex: all layers after the first may be taken together, k times
-(18) or k times (20), and nothing is lost (`together`).
+Hidden layers are alike. The exponent of a change after k of them is therefore linear in the number
+of layers that pass it on by (18) and the number that pass it on by (20), and in the layer where it
+begins. A linear function on this simplex is smallest at a vertex, so all layers after the first can
+be merged exactly: k times (18) or k times (20) (`together`).
 
-Normalization makes (6) and (7) hold by itself. A tied embedding is one tensor in two places: one
+Normalization enforces (6) and (7). A tied embedding is one tensor in two places: one
 initialization, one rate (S0 A.1.2). Attention adds one condition on its scores (see `attention`).
 
-**The program.** Every rate is as large as the others allow. Where matrices trade one rate against
-another, the sum of their exponents decides, and between equal sums the one nearer to the input is
-served first: then changes start large. Vectors, whose rates cost nothing, come last. Each answer
-comes with the chain of conditions that stops it.
+**The program.** Every rate is as large as the others allow. If one matrix can only have a larger
+rate when another has a smaller one, the sum of their exponents decides; between equal sums, the
+matrix nearer to the input gets the larger rate. Vectors come last: their rates limit no others.
+Each answer comes with the chain of conditions that limits it.
+
+S0: Stratos, "Scale-Invariant Parameterizations".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from orderone.core.errors import instance, one_of
+from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import HALF, ONE, ZERO, count
 from orderone.core.inputs import ConstraintsInput, Count, Name
 from orderone.core.roles import MATRIX_ROLES, Role
@@ -68,12 +69,12 @@ from orderone.theory.linear_program import Conflict, Optimum, minimize
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Condition:
-    """sum(terms[v] * v) + constant >= 0, or == 0."""
+    """Condition sum(terms[v] * v) + constant >= 0, or equality == 0."""
 
     code: str  # the paper's equation, "(19)"
     role: str
     text: str  # the inequality in the paper's letters, at r_{l+1} = 0
-    subject: str  # what grows if it fails
+    subject: str  # the quantity that grows if it fails
     terms: Mapping[str, Fraction]
     constant: Fraction
     equality: bool = False
@@ -85,13 +86,13 @@ class Condition:
     __repr__ = __str__
 
     def value(self, at: Mapping[str, Fraction]) -> Fraction:
-        """Return the left side; negative by as much as the condition fails."""
+        """Return the left side; if negative, the exponent by which the condition fails."""
         return sum((weight * at[name] for name, weight in self.terms.items()), self.constant)
 
 
 @dataclass(frozen=True)
 class Network:
-    """A rule in a network of `depth` hidden layers: what the conditions are about."""
+    """Network with `depth` hidden layers and a rule: the input of the conditions."""
 
     p: Parameterization
     law: UpdateLaw
@@ -102,15 +103,15 @@ class Network:
     attention: AttentionInput = None
 
     def __post_init__(self) -> None:
-        depth = count(self.depth, "depth (the number of hidden layers)", most=1000)
+        depth = count(self.depth, "depth", most=1000)
         object.__setattr__(self, "depth", depth)
         if self.attention is not None:
-            remedy = "make one: Attention(power='1/2', growth=1)"
+            remedy = "pass Attention(power='1/2', growth=1)"
             instance(self.attention, Attention, "attention", remedy)
 
 
 def init_conditions(net: Network) -> Iterator[Condition]:
-    """Yield (6)-(8): what a and b must satisfy before any update."""
+    """Yield (6)-(8), the conditions on a and b at initialization."""
     p = plain(net.p, net.norm)
 
     def condition(
@@ -137,7 +138,7 @@ def init_conditions(net: Network) -> Iterator[Condition]:
 
 
 def update_conditions(net: Network, together: bool = False) -> Iterator[Condition]:
-    """Yield (14), (18)-(20) and r >= 0, for every layer or with like layers `together`.
+    """Yield (14), (18)-(20) and r >= 0, for every layer, or with hidden layers `together`.
 
     The unknowns are `c_role` and `r_l`.
     """
@@ -177,7 +178,7 @@ def update_conditions(net: Network, together: bool = False) -> Iterator[Conditio
 
 
 class _Block(NamedTuple):
-    """Like layers, one after the other, that the conditions take together."""
+    """Consecutive layers of one role that share their conditions."""
 
     role: str
     last: int
@@ -214,8 +215,10 @@ def _blocks(depth: int, together: bool) -> Iterator[_Block]:
 def _sum_conditions(
     block: _Block, net: Network, p: Parameterization, rest: Fraction, h: Fraction
 ) -> Iterator[Condition]:
-    """Yield (18)-(20) of a hidden or readout block; `rest` is a + e - c, `h` the exponent of its
-    input."""
+    """Yield (18)-(20) of a hidden or readout block.
+
+    `rest` is a + e - c, and `h` is the exponent of the input.
+    """
     role = block.role
     k = Fraction(block.layers)
     omega = net.alignment.omega[role]
@@ -236,9 +239,9 @@ def _sum_conditions(
 
 
 def changes(conditions: Sequence[Condition], c: Mapping[str, Fraction]) -> dict[str, Fraction]:
-    """Return the r that the rates `c` give, together with the c.
+    """Return the r that follow from the rates `c`, and the c.
 
-    Every bound on r_1, then on r_2, ... is taken at its smallest.
+    r_1, then r_2, ... is the smallest of its bounds.
     """
     at = {f"c_{role}": value for role, value in c.items()}
     bounds: dict[str, list[Condition]] = {}
@@ -254,29 +257,41 @@ def changes(conditions: Sequence[Condition], c: Mapping[str, Fraction]) -> dict[
 # --- the linear program -----------------------------------------------------------------------
 
 TIED_REMEDY = (
-    "a tied tensor needs a gauge in which embedding and readout start alike: gauge(p, 'unit',"
+    "a tied tensor needs equal initial sizes of embedding and readout: use gauge(p, 'unit',"
     " optimizer)"
 )
 
 
-class InfeasibleError(ValueError):
-    """No learning rates satisfy the conditions; `conflict` holds some that contradict one another,
-    none superfluous."""
+class InfeasibleError(InputError):
+    """No learning rates satisfy the conditions.
+
+    `conflict` is a minimal set of conditions that contradict one another.
+    """
 
     conflict: Sequence[Condition]
 
-    def __init__(self, message: str, conflict: Sequence[Condition]):
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        code: str = "infeasible-rates",
+        *,
+        argument: str | None = None,
+        conflict: Sequence[Condition] = (),
+    ):
+        super().__init__(message, code, argument=argument)
         self.conflict = conflict
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Restore `conflict` too after pickling."""
+        return (*super().__reduce__(), {"conflict": self.conflict})
 
 
 @dataclass(frozen=True, repr=False)
 class Solution:
-    """c and r at the optimum and, per role, the conditions that keep c from falling; or the
-    conflict.
+    """Result of `solve`: the smallest c, the r, and the conditions that limit each c.
 
-    `broken` lists conditions on the initialization, (6)-(8), that fail already and that no learning
-    rate can mend.
+    If no rates satisfy the conditions, the result is false and `conflict` says why. `broken` lists
+    conditions on the initialization, (6)-(8), that fail for any learning rates.
     """
 
     c: Exponents
@@ -293,21 +308,20 @@ class Solution:
             return self._conflict_text()
         lines = [f"c_{role} = {self.c[role]} because of {self.why(role)}" for role in self.c]
         for condition in self.broken:
-            lines.append(f"broken at initialization, whatever the rates: {condition}")
+            lines.append(f"fails at initialization, for any learning rates: {condition}")
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _conflict_text(self) -> str:
-        lines = ["infeasible; these conditions cannot hold together:"]
+        lines = ["infeasible: these conditions cannot hold together:"]
         lines += dict.fromkeys(f"  {condition}" for condition in self.conflict)
         tied = [condition for condition in self.conflict if condition.code == "(tied)"]
         lines.append(TIED_REMEDY if tied else "relax one of them")
         return "\n".join(lines)
 
     def why(self, role: str) -> str:
-        """Return the conditions that stop c_role, each named once although several layers share
-        it."""
+        """Return the conditions that limit c_role, each once although several layers share it."""
         chain = self.binding[one_of(role, self.binding, "role with a rate")]
         reasons = [f"{k.code} {k.role} ({k.subject})" for k in chain if k.code != "(13)"]
         return "; ".join(dict.fromkeys(reasons))
@@ -324,13 +338,12 @@ def max_lr(
     tied: bool = False,
     attention: AttentionInput = None,
 ) -> Exponents:
-    """Learning-rate exponents {embedding, hidden, readout} -> c of the largest stable rates n^{-c}.
-    p.c plays no part.
+    """Return {embedding, hidden, readout} -> c, the exponents of the largest stable rates n^{-c}.
 
-    "Stable" is under `alignment`: "full" is the assumption of S0 Table 1, which training breaks at
-    the readout; "worst" allows for that.
+    p.c is not used. `alignment` says what stable means: "full" is the assumption of S0 Table 1,
+    which training violates at the readout; "worst" takes this into account.
 
-    `solve` takes the same arguments and also tells the vectors' exponent and the reasons.
+    `solve` takes the same arguments and also returns the exponent of vectors and the reasons.
     """
     solution = solve(
         p,
@@ -343,7 +356,8 @@ def max_lr(
         attention=attention,
     )
     if not solution:
-        raise InfeasibleError(f"{p.name}: {solution}", solution.conflict)
+        message = f"{p.name}: {solution}"
+        raise InfeasibleError(message, "infeasible-rates", conflict=solution.conflict)
     return {role: solution.c[role] for role in MATRIX_ROLES}
 
 
@@ -358,15 +372,18 @@ def solve(
     tied: bool = False,
     attention: AttentionInput = None,
 ) -> Solution:
-    """As `max_lr`, with reasons. An infeasible problem is a result too: a false Solution with its
-    `conflict`."""
+    """Solve like `max_lr`, with reasons.
+
+    If no rates satisfy the conditions, return a false Solution with its `conflict`.
+    """
     p = read_rule(p)
     net = Network(p, update_law(optimizer), read_alignment(alignment), depth, norm, tied, attention)
-    wishes: list[Condition] = []
+    user_conditions: list[Condition] = []
     if constraints != ():
-        wishes = [_user_condition(wish) for wish in read_constraints(constraints, p.roles)]
+        for constraint in read_constraints(constraints, p.roles):
+            user_conditions.append(_user_condition(constraint))
     broken = [k for k in init_conditions(net) if k.constant < 0 or (k.equality and k.constant > 0)]
-    conditions = [*update_conditions(net, together=True), *wishes]
+    conditions = [*update_conditions(net, together=True), *user_conditions]
     broken_ties = [k for k in broken if k.code == "(tied)"]
     c = _largest_rates(p.roles, [*conditions, *broken_ties])
     if isinstance(c, Conflict):
@@ -377,17 +394,19 @@ def solve(
     return Solution(c, r, reasons, broken=broken)
 
 
-def _user_condition(wish: Constraint) -> Condition:
+def _user_condition(user: Constraint) -> Condition:
     return Condition(
-        "(given)", "user", wish.text, "asked for", wish.terms, wish.constant, wish.equality
+        "(given)", "user", user.text, "constraint", user.terms, user.constant, user.equality
     )
 
 
 def _largest_rates(
     roles: Sequence[str], conditions: list[Condition]
 ) -> Exponents | Conflict[Condition]:
-    """Minimise the sum over the matrices, then c by c in the order of the roles, each goal kept for
-    the ones after it."""
+    """Minimise the sum over the matrices, then each c in the order of the roles.
+
+    Each optimum is a condition of the problems after it.
+    """
     goals = [{"c_embedding": ONE, "c_hidden": ONE, "c_readout": ONE}]
     for role in roles:
         goals.append({f"c_{role}": ONE})
@@ -403,8 +422,7 @@ def _largest_rates(
 
 
 def _simplest_conflict(conditions: list[Condition]) -> Conflict[Condition]:
-    """Return the conflict without the conditions that carry changes from layer to layer, if it is
-    there without them."""
+    """Return a conflict, if possible without the conditions that pass changes between layers."""
     for left_out in (("(18)", "(20)"), ("(20)",), ()):
         outcome = minimize({}, [k for k in conditions if not k.code.startswith(left_out)])
         if isinstance(outcome, Conflict):
@@ -413,17 +431,19 @@ def _simplest_conflict(conditions: list[Condition]) -> Conflict[Condition]:
 
 
 def _reason(role: str, c: Exponents, conditions: list[Condition]) -> tuple[Condition, ...]:
-    """Return the conditions that stop c_role, the other rates being what they are: the priced ones
-    of a program of its own."""
+    """Return the conditions that limit c_role while the other rates are fixed.
+
+    They are those with a positive dual price in a separate linear program.
+    """
     fixed = {f"c_{other}": value for other, value in c.items() if other != role}
     original = {_insert(condition, fixed): condition for condition in conditions}
-    # where (19) alone says it, (14) and (20) need not
+    # prefer reasons without (20), if (19) is enough
     without_20 = [k for k in original if not k.code.startswith("(20)")]
     for candidates in (without_20, list(original)):
         optimum = minimize({f"c_{role}": ONE}, candidates)
         if isinstance(optimum, Optimum) and optimum.value == c[role]:
             return tuple(original[k] for k in optimum.because)
-    raise AssertionError(f"no conditions stop c_{role}")
+    raise AssertionError(f"no conditions limit c_{role}")
 
 
 def _insert(condition: Condition, values: Exponents) -> Condition:

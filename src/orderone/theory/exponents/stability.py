@@ -1,12 +1,15 @@
-"""Whether a parameterization is stable: which condition holds, which fails, by how much, in words.
+"""Stability of a parameterization: which conditions hold, which fail, and by how much.
 
-The conditions are S0 (6)-(8), (14) and (18)-(20), as `solver` writes them.
+The conditions are S0 (6)-(8), (14) and (18)-(20), in the form of `solver`.
+
+S0: Stratos, "Scale-Invariant Parameterizations".
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from orderone.core.codes import with_code
 from orderone.core.exact import ONE, ZERO, power
 from orderone.core.inputs import Count, Name
 from orderone.core.roles import Role
@@ -30,7 +33,7 @@ from orderone.theory.exponents.updates import AlignmentInput, read_alignment, up
 
 @dataclass(frozen=True, repr=False)
 class Judged:
-    """A condition and its margin: what is left of it, negative by as much as it fails."""
+    """Condition and its margin; a negative margin is the exponent by which it fails."""
 
     condition: Condition
     margin: Fraction
@@ -55,8 +58,10 @@ class Judged:
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """True if every condition holds. `failed` lists the others; `notes` says what a bare yes or no
-    would hide."""
+    """Result of `stability`, true if every condition holds.
+
+    `failed` lists the conditions that do not hold; `notes` adds remarks, each with its code.
+    """
 
     title: str
     judged: list[Judged]
@@ -90,11 +95,10 @@ def stability(
     tied: bool = False,
     attention: AttentionInput = None,
 ) -> Verdict:
-    """Judge `p`, with the learning rates p.c, against (6)-(8), (14), (18)-(20), and hence
-    (21)-(24).
+    """Test `p` with the learning rates p.c against (6)-(8), (14), (18)-(20), and so (21)-(24).
 
-    A condition is judged as if the changes before it did not grow, so that a failure names its
-    cause and not its effects.
+    Each condition is tested as if the changes in earlier layers did not grow, so that a failure
+    names the cause and not its effects.
     """
     p = read_rule(p)
     align = read_alignment(alignment)
@@ -107,14 +111,14 @@ def stability(
             not_growing[name] = max(value, ZERO)
     judged = [Judged(condition, condition.value({})) for condition in init_conditions(net)]
     for condition in updates:
-        if condition.code == "(13)":  # asks for bounds of at least 0: these are the margins below
+        if condition.code == "(13)":  # r >= 0: the margins below say the same
             continue
         at = dict(not_growing)
         if condition.change:
             at[condition.change] = ZERO
         judged.append(Judged(condition, condition.value(at)))
     title = f"{p.name}, {optimizer}, {align.name} alignment"
-    notes = [*_foreign_rates(p, optimizer), *_notes(net, c_and_r)]
+    notes = [*_note_on_rates(p, optimizer), *_notes(net, c_and_r)]
     return Verdict(title, _worst_layers(judged), notes)
 
 
@@ -129,32 +133,39 @@ def _worst_layers(judged: list[Judged]) -> list[Judged]:
     return list(worst.values())
 
 
-def _foreign_rates(p: Rule, optimizer: Name) -> Iterator[str]:
+def _note_on_rates(p: Rule, optimizer: Name) -> Iterator[str]:
     if p.rates_for and update_law(p.rates_for[0]) != update_law(optimizer):
-        yield (
-            f"these rates were derived for {p.rates_for[0]}; see rules.get({p.name!r},"
-            f" optimizer={optimizer!r})"
+        yield with_code(
+            f"the learning rates were derived for {p.rates_for[0]}, not for {optimizer}; use"
+            f" rules.get({p.name!r}, optimizer={optimizer!r})",
+            "rates-for-another-optimizer",
         )
 
 
 def _notes(net: Network, r: Exponents) -> Iterator[str]:
     logits = activation_exponents(plain(net.p, net.norm), net.depth)[-1]
     if logits > 0:
-        yield f"at initialization the logits have size {power(logits)} in all"
+        yield with_code(
+            f"all causes together: logits of size {power(logits)} at initialization",
+            "growing-logits",
+        )
     last = r[f"r_{net.depth + 1}"]
     out = r[f"r_{net.depth + 2}"]
     if out < 0:
-        yield f"in all, the logits change by {power(-out)} in a step"
+        yield with_code(
+            f"all causes together: a step changes the logits by {power(-out)}", "growing-logits"
+        )
     if last > 0:
-        yield (
-            f"lazy: the last hidden layer's change vanishes like {power(-last)}; features do not"
-            " move in the limit"
+        yield with_code(
+            f"no feature learning: changes of the last hidden layer vanish like {power(-last)}",
+            "lazy-training",
         )
     omega = net.alignment.omega[Role.READOUT]
     gap = ONE - net.p.a[Role.READOUT] - net.p.b[Role.READOUT] - max(last, ZERO)
     if omega < 1 and gap > 0:
-        yield (
-            f"this assumes omega = {omega} at the readout; on training tokens it is close to 1 from"
-            f" the first step (erratum S0.5), and then the logits' change grows like {power(gap)}:"
-            " see alignment='worst'"
+        yield with_code(
+            f"assumes omega = {omega} at the readout; measured on training tokens it is close to 1"
+            f" from the first step (erratum S0.5), and then changes of the logits grow like"
+            f" {power(gap)}; compare alignment='worst'",
+            "readout-alignment",
         )

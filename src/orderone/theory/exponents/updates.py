@@ -1,4 +1,4 @@
-"""One training step: how large the update of a weight is, and how it lines up with activations.
+"""One training step: the size of weight updates, and their alignment with activations.
 
 **Size.** The update is dW_l = Theta(n^{-e_l}), with
 
@@ -7,28 +7,28 @@
     Adafactor   e = c + b        dW = C n^{-c} RMS(W) sign(W')                S0 (12)
     Muon        e = c + 1/2      dW = C n^{-c} U V^T,  W' = U S V^T           derived below
 
-Erratum S0.4: wherever the paper's conditions (14), (19)-(22) write c, they mean e.
+Erratum S0.4: c in the paper's conditions (14), (19)-(22) means e.
 
-**Muon.** Take gradients of full rank, as batches larger than the width give them. U V^T has
+**Muon.** Assume gradients of full rank, as for batches larger than the width. U V^T has
 spectral norm 1 and Frobenius norm sqrt(min(rows, columns)). Its entries are then of size
 sqrt(min / (rows * columns)), which is n^{-1/2} for n x n (hidden), n x V (embedding) and V x n
 (readout) alike: e = c + 1/2. The spectral norm also bounds the alignment of a hidden update.
-|U V^T h| <= |h| says n^alpha n^{-1/2} RMS(h) <= RMS(h), so alpha, u <= 1/2 whatever the data do.
+|U V^T h| <= |h| means n^alpha n^{-1/2} RMS(h) <= RMS(h), so alpha, u <= 1/2 for any data.
 Hence a_h + c_h >= 0: a hidden rate that does not depend on width in SP and muP. (A batch of order
 one gives hidden gradients of rank of order one. Entries are then n^{-1} and alpha can be 1: another
 dW, but the same dW h and the same largest rate.) At the readout V is fixed and the same bound,
-|U V^T h| <= |h| = n^{1/2} RMS(h), still allows alpha = 1. Vectors are not matrices; Muon leaves
-them to Adam.
+|U V^T h| <= |h| = n^{1/2} RMS(h), still allows alpha = 1. Vectors are not matrices; Adam updates
+them.
 
-**Gauge.** A shift a + theta, b - theta leaves n^{-a} W alone; the update n^{-a} dW stays if a + e
-does. With e = c + gradient * g + weight * b, and g moving along with a, that is
+**Gauge.** A shift a + theta, b - theta does not change n^{-a} W; the update n^{-a} dW is unchanged
+if a + e is. With e = c + gradient * g + weight * b, where g changes with a, the new c is
 
     c - (1 + gradient - weight) theta
 
 The factor is 2 for SGD, 1 for Adam and Muon, 0 for Adafactor (erratum S0.3; the paper prints 1 for
 all).
 
-**Alignment.** How strongly weights, updates and activations line up:
+**Alignment.** Exponents of the products of weights, updates and activations:
 
     RMS(W dh)  = n^omega RMS(W)  RMS(dh)      S0 (15)
     RMS(dW h)  = n^alpha RMS(dW) RMS(h)       S0 (16)
@@ -40,11 +40,13 @@ alignment.
 
     full     alpha = u = 1, omega = 1/2: the assumption behind S0 Table 1
     no       everything 1/2
-    worst    as full, and omega = 1 at the readout: the worst case, which muP assumes, and what
-             training tokens really do
+    worst    as full, and omega = 1 at the readout: the worst case, which muP assumes, and which
+             training tokens really show
 
 The readout's omega is .95-.98 from the first step on (erratum S0.5), because h'_{L+1} = W^T h'
 aligns the next change of h_{L+1} with the rows of W.
+
+S0: Stratos, "Scale-Invariant Parameterizations".
 """
 
 from collections.abc import Mapping
@@ -52,7 +54,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, TypeAlias
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import HALF, ONE, ZERO, exact
 from orderone.core.frozen import FrozenDict
 from orderone.core.inputs import Exact, Name, UserInput
@@ -63,7 +65,7 @@ from orderone.core.roles import ROLES, Role
 
 @dataclass(frozen=True)
 class UpdateLaw:
-    """e = c + gradient * g + weight * b + (1/2 where the update is spectral)."""
+    """Law e = c + gradient * g + weight * b + (1/2 if the update is spectral)."""
 
     gradient: int = 0
     weight: int = 0
@@ -71,7 +73,7 @@ class UpdateLaw:
 
     @property
     def gauge_weight(self) -> int:
-        """c falls by this many theta when a rises by theta."""
+        """Return k: c becomes c - k theta when a becomes a + theta."""
         return 1 + self.gradient - self.weight
 
     def offset(self, role: str, b: Fraction, g: Fraction) -> Fraction:
@@ -80,7 +82,7 @@ class UpdateLaw:
         return self.gradient * g + self.weight * b + spectral_norm
 
     def reach(self, role: str, alignment: Fraction) -> Fraction:
-        """Return the alignment that an update can have: bounded where its spectral norm is."""
+        """Return the largest alignment of an update, bounded by 1/2 if it is spectral."""
         if self.spectral and role == Role.HIDDEN:
             return min(alignment, HALF)
         return alignment
@@ -98,7 +100,7 @@ OPTIMIZERS: dict[str, UpdateLaw] = {
 
 
 def update_law(optimizer: Name) -> UpdateLaw:
-    """Return the law of an optimizer by its name."""
+    """Return the update law of the optimizer with this name."""
     return OPTIMIZERS[one_of(optimizer, OPTIMIZERS, "optimizer")]
 
 
@@ -115,7 +117,7 @@ PerRoleInput: TypeAlias = Annotated[PerRole | None, UserInput]
 class Alignment:
     """omega, alpha and u for `hidden` and `readout`.
 
-    Each is a number for both roles, or a mapping. What is left out is as in `full`.
+    Each is a number for both roles, or a mapping. Missing values are those of `full`.
     """
 
     name: str
@@ -155,8 +157,9 @@ def _per_role(values: PerRoleInput, kind: str, default: Fraction) -> FrozenDict[
 def _unit_interval(value: Exact, name: str) -> Fraction:
     exponent = exact(value, name)
     if not 0 <= exponent <= 1:
-        raise ValueError(
-            f"{name}: expected an alignment exponent between 0 and 1 (S0 (15)-(17)), got {exponent}"
+        raise InputError(
+            f"{name}: expected an alignment exponent between 0 and 1, got {exponent}",
+            argument=name,
         )
     return exponent
 
@@ -171,8 +174,8 @@ PRESETS: dict[str, Alignment] = {
 def read_alignment(alignment: AlignmentInput) -> Alignment:
     """Return an `Alignment` from any of its forms.
 
-    These are a preset by name, omega/alpha/u -> number or {role: number}, and
-    role -> {omega/alpha/u: number}.
+    The forms are the name of a preset, a mapping omega/alpha/u -> number or {role: number}, and a
+    mapping role -> {omega/alpha/u: number}.
     """
     if isinstance(alignment, Alignment):
         return alignment
@@ -180,9 +183,10 @@ def read_alignment(alignment: AlignmentInput) -> Alignment:
         name = {"none": "no"}.get(alignment.lower(), alignment)
         return PRESETS[one_of(name, PRESETS, "alignment")]
     if not isinstance(alignment, Mapping):
-        raise ValueError(
+        raise InputError(
             f"alignment: expected {', '.join(PRESETS)} or a mapping with {', '.join(KINDS)}; got"
-            f" {alignment!r}"
+            f" {alignment!r}",
+            argument="alignment",
         )
     by_kind = alignment
     if alignment and set(alignment) <= set(ROLES):
@@ -192,8 +196,8 @@ def read_alignment(alignment: AlignmentInput) -> Alignment:
         exponents[one_of(kind, KINDS, "alignment exponent")] = value
     for kind, value in exponents.items():
         if value is None:
-            exact(None, kind)  # raises: None stands for a default only in `Alignment` itself
-    return Alignment("given", **exponents)
+            exact(None, kind)  # raises: None means a default only in `Alignment`
+    return Alignment("custom", **exponents)
 
 
 def _transposed(by_role: Mapping[str, PerRole]) -> dict[str, PerRole]:
@@ -201,7 +205,7 @@ def _transposed(by_role: Mapping[str, PerRole]) -> dict[str, PerRole]:
     by_kind: dict[str, dict[str, Exact]] = {}
     for role, row in by_role.items():
         if not isinstance(row, Mapping):
-            raise ValueError(
+            raise InputError(
                 f"alignment[{role}]: expected a mapping with {', '.join(KINDS)}; got {row!r}"
             )
         for kind, value in row.items():

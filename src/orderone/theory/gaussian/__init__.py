@@ -1,4 +1,4 @@
-"""Averages over Gaussians for functions without closed forms: one variable, or a pair."""
+"""Gaussian averages of functions without closed forms: of one variable, or a pair."""
 
 from orderone.theory.gaussian.adaptive import expect
 from orderone.theory.gaussian.adaptive_pairs import expect_pair

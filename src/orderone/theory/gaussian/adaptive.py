@@ -1,10 +1,10 @@
 """E f(x) for x ~ N(0, q) and any function f, with an error estimate.
 
-Panels are halved until nothing changes: a panel is done when its two halves agree with it. The
-error estimate is the sum of the remaining differences over all panels, plus rounding. A kink or
-jump that is not known in advance is therefore found, or shows in the estimate. Near points where f
-grows without bound, `singular` integrates it. Value and error are infinite if E abs(f) is: because
-f has no integral at such a point, or because it outgrows the density.
+Panels are halved until nothing changes: a panel is done when the sum of its halves agrees with it.
+The error estimate is the sum of the remaining differences over all panels, plus rounding. An
+unknown kink or jump is therefore resolved, or increases the estimate. Near points where f grows
+without bound, `singular` integrates it. Value and error are infinite if E abs(f) is: because f has
+no integral at such a point, or because it grows faster than the density falls.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from orderone.core.inputs import ArrayLike, Function
 from orderone.core.real_arrays import finite
 from orderone.theory.gaussian.average import NEGLIGIBLE
 from orderone.theory.gaussian.functions import Values
-from orderone.theory.gaussian.growing import weighed
+from orderone.theory.gaussian.growing import times_density
 from orderone.theory.gaussian.panels import FARTHEST, REACH, density, doubling, legendre
 from orderone.theory.gaussian.piecewise import resolve
 from orderone.theory.gaussian.readable import readable
@@ -26,14 +26,14 @@ from orderone.theory.gaussian.singular import Blunt, Tip, ends, point_masses, ti
 ORDER = 16
 START = 1024  # fewest panels: they resolve features of a thousandth of a standard deviation
 HALVINGS = 60
-LEAST_REACH = 8.0  # kinks are searched for at least this far from zero
+LEAST_REACH = 8.0  # the search for kinks goes at least this far from zero
 MOST_PANELS = 2**14
-RIGHT = 1e-15  # a panel is done if its halves agree to this part of the whole integral
-ROUNDING = 1e-15  # of the average of abs(f)
+RIGHT = 1e-15  # a panel is done if its halves differ by less than this part of the integral
+ROUNDING = 1e-15  # rounding relative to the average of abs(f)
 
 
 class Expectation(NamedTuple):
-    """An average, and an estimate of its error."""
+    """Average and an estimate of its error."""
 
     value: np.ndarray
     error: np.ndarray
@@ -42,7 +42,7 @@ class Expectation(NamedTuple):
 def expect(f: Function, variance: ArrayLike = 1.0, kinks: ArrayLike = ()) -> Expectation:
     """Return E f(x) for x ~ N(0, variance), and an error estimate.
 
-    `kinks` are the points where f or its slope jumps, if they are known.
+    `kinks` are points where f or its slope jumps, as far as they are known.
     """
     xp, lengths = together(variance=variance)
     q = as_numpy(checks.variance(xp, lengths, "variance"))
@@ -71,8 +71,8 @@ def expect_at(f: Values, root: float, kinks: np.ndarray) -> tuple[float, float]:
         return np.inf, np.inf
     blunt = Blunt(f, singular_tips) if singular_tips else f
     for integrate in (_on_line, _on_longer_line):
-        value, error, dies_away = integrate(blunt, root, kinks)
-        if np.isfinite(value) and dies_away:
+        value, error, is_complete = integrate(blunt, root, kinks)
+        if np.isfinite(value) and is_complete:
             tip_error = sum(
                 float(tip.error * density(tip.at / root)) / root for tip in singular_tips
             )
@@ -101,9 +101,11 @@ def _on_line(f: Values, root: float, kinks: np.ndarray) -> tuple[float, float, b
 
 def _on_longer_line(f: Values, root: float, kinks: np.ndarray) -> tuple[float, float, bool]:
     with np.errstate(all="ignore"):
-        value, error, size = _halved(lambda z: weighed(f, root * z, z)[0], root, kinks, FARTHEST)
+        value, error, size = _halved(
+            lambda z: times_density(f, root * z, z)[0], root, kinks, FARTHEST
+        )
     z = np.linspace(-FARTHEST, FARTHEST, 2**14)
-    return value, error, bool(weighed(f, root * z, z)[1] <= NEGLIGIBLE * size)
+    return value, error, bool(times_density(f, root * z, z)[1] <= NEGLIGIBLE * size)
 
 
 def _halved(g: Values, root: float, kinks: np.ndarray, reach: float) -> tuple[float, float, float]:

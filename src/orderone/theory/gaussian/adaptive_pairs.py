@@ -1,9 +1,9 @@
 """E f(x) g(y) for any two functions f and g, with an error estimate.
 
-Kinks, jumps and singular points are found on the line first. The plane is then cut along all lines
-where f or g is not one polynomial, so that the rule converges on every piece. Its order grows until
-two orders agree. The error is their difference, together with what singular points leave out. Where
-x and y determine each other, at c = 1 or -1, the average is one over the line.
+Kinks, jumps and singular points are located on the line first. The plane is then cut along all
+lines where f or g is not one polynomial, so that the rule converges on every piece. Its order grows
+until two orders agree. The error is their difference, plus the part that singular points leave out.
+If x and y determine each other, at c = 1 or -1, the average is over a line.
 """
 
 from functools import lru_cache
@@ -12,6 +12,7 @@ import numpy as np
 
 from orderone.core import checks
 from orderone.core.arrays import as_numpy, broadcast, together
+from orderone.core.errors import InputError
 from orderone.core.inputs import ArrayLike, Function
 from orderone.theory.gaussian.adaptive import Expectation, expect_at, kinks_of
 from orderone.theory.gaussian.functions import Values
@@ -22,7 +23,7 @@ from orderone.theory.gaussian.readable import readable
 
 ORDERS = (12, 16, 24, 36)
 ENOUGH = 1e-13
-FAR = 18.5  # standard deviations of u and v: functions may grow like exponentials
+FAR = 18.5  # range of u and v in standard deviations: functions may grow exponentially
 LEAST_REACH = 8.0
 ROUNDING = 1e-14
 BESIDE = 0.01 * 4.0 ** -np.arange(16)  # panels that shrink towards a singular point
@@ -37,21 +38,21 @@ def expect_pair(
 ) -> Expectation:
     """Return E f(x) g(y) for the correlation 1 - gap, and an error estimate.
 
-    Both are infinite if E abs(f) or E abs(g) is. `kinks` of both functions are found if they are
-    not given.
+    Both are infinite if E abs(f) or E abs(g) is. `kinks` are optional: they are located
+    automatically.
 
     `variance` is one number for both, or a pair: the variance of x and that of y. Each may be an
     array that broadcasts with `gap`.
     """
     xp, lengths, gaps = together(variance=variance, gap=gap)
     checks.variance(xp, lengths, "variance")
-    checks.within(xp, gaps, 0, 2, "gap", "it is 1 - correlation")
+    checks.within(xp, gaps, 0, 2, "gap", "pass 1 - correlation")
     q = as_numpy(lengths)
     known_kinks = kinks_of(kinks)
     if q.ndim and len(q) != 2:
-        raise ValueError(
-            f"variance: expected one number, or those of x and of y; got shape {q.shape}; give a"
-            " pair"
+        raise InputError(
+            f"variance: expected one number, or a pair for x and y; got shape {q.shape}",
+            argument="variance",
         )
     f_values = readable(f, "f")
     g_values = readable(g, "g")
@@ -86,8 +87,8 @@ def _average(
     reach = max(FAR * max(root1, root2), LEAST_REACH)
     known = tuple(map(float, kinks))
     cuts = _cuts([_pieces(f, reach, known), _pieces(g, reach, known)], kinks, reach)
-    lack = _lack(f, root1, cuts, average_f) + _lack(g, root2, cuts, average_g)
-    return _refined(lambda x, y: f(x) * g(y), q1, q2, gap, cuts, lack)
+    missing = _missing_share(f, root1, cuts, average_f) + _missing_share(g, root2, cuts, average_g)
+    return _refined(lambda x, y: f(x) * g(y), q1, q2, gap, cuts, missing)
 
 
 def _cuts(pieces: list[Piecewise | None], kinks: np.ndarray, reach: float) -> Cuts:
@@ -98,19 +99,19 @@ def _cuts(pieces: list[Piecewise | None], kinks: np.ndarray, reach: float) -> Cu
         if piecewise is None:
             points.append(doubling(reach))
         else:
-            points.append(_without_crowds(piecewise))
+            points.append(_fewer_ends(piecewise))
             all_kinks.append(np.array(piecewise.kinks))
     return Cuts(np.unique(np.concatenate(all_kinks)), np.unique(np.concatenate(points)))
 
 
-def _without_crowds(piecewise: Piecewise) -> np.ndarray:
+def _fewer_ends(piecewise: Piecewise) -> np.ndarray:
     """Return the ends of the pieces, with fewer of them beside singular points."""
     at = np.array(piecewise.singular)[:, None]
     far = piecewise.ends[(np.abs(piecewise.ends - at) > BESIDE[0]).all(axis=0)]
     return np.concatenate([far, (at - BESIDE).ravel(), (at + BESIDE).ravel()])
 
 
-def _lack(f: Values, root: float, cuts: Cuts, average: tuple[float, float]) -> float:
+def _missing_share(f: Values, root: float, cuts: Cuts, average: tuple[float, float]) -> float:
     """Return the part of E f that the cuts miss, relative to the average of abs(f).
 
     `average` is E f and its error, from the line.
@@ -119,14 +120,14 @@ def _lack(f: Values, root: float, cuts: Cuts, average: tuple[float, float]) -> f
     z, weights = cut_line(np.concatenate(cuts) / root, ORDERS[0])
     with np.errstate(all="ignore"):
         terms = np.where(weights > 0, f(root * z), 0.0) * weights
-        lack = (abs(terms.sum() - value) + error) / np.abs(terms).sum()
-    if np.isfinite(lack) and lack > ROUNDING:
-        return float(lack)
+        missing = (abs(terms.sum() - value) + error) / np.abs(terms).sum()
+    if np.isfinite(missing) and missing > ROUNDING:
+        return float(missing)
     return 0.0
 
 
 def _refined(
-    f: Integrand, q1: float, q2: float, gap: float, cuts: Cuts, lack: float
+    f: Integrand, q1: float, q2: float, gap: float, cuts: Cuts, missing: float
 ) -> tuple[float, float]:
     """Integrate over a plane that is large enough, with rules of growing order until two agree."""
     with np.errstate(all="ignore"):
@@ -135,7 +136,7 @@ def _refined(
         error = np.inf
         for order in ORDERS[1:]:
             value = plane_average(f, q1, q2, gap, cuts, order, FAR, 0.0)
-            error = abs(value - before) + (lack + ROUNDING) * abs(value)
+            error = abs(value - before) + (missing + ROUNDING) * abs(value)
             if abs(value - before) <= ENOUGH * abs(value) or not np.isfinite(value):
                 break
             before = value

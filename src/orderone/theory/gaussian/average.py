@@ -1,23 +1,23 @@
 """E f(sqrt(q) z) with z ~ N(0, 1), for many q at once.
 
-Where f is smooth on both sides of zero, the rule on the half line converges exponentially;
-`smooth_order` finds the smallest order that is exact. Other functions have kinks elsewhere or vary
-faster; for them the line is cut at given points. If the integrand is not negligible at the end of
+If f is smooth on both sides of zero, the rule on the half line converges exponentially;
+`smooth_order` returns the smallest order that is exact. Other functions have kinks elsewhere or
+vary faster; for them the line is cut at `points`. If the integrand is not negligible at the end of
 the line, a longer line is used. If it is not negligible there either, the average is infinite.
 """
 
 import numpy as np
 
 from orderone.theory.gaussian.functions import Square, Values
-from orderone.theory.gaussian.growing import weighed
+from orderone.theory.gaussian.growing import times_density
 from orderone.theory.gaussian.panels import FARTHEST, REACH, bare_line, cut_line, density, half_line
 
 ORDERS = (12, 16, 24, 32, 48, 64)
 CUT_ORDER = 16
 AGREE = 4e-15
 NEGLIGIBLE = 1e-17
-MOST_NODES = 2**20  # in memory at once
-MOST_OCTAVES = 200  # range of variances that one rule may serve
+MOST_NODES = 2**20  # nodes in memory at once
+MOST_OCTAVES = 200  # largest range of variances for one rule
 
 
 def average(f: Values, q: np.ndarray, order: int | None, points: np.ndarray) -> np.ndarray:
@@ -41,8 +41,8 @@ def average(f: Values, q: np.ndarray, order: int | None, points: np.ndarray) -> 
 def smooth_order(f: Values, low: float, high: float, points: np.ndarray) -> int | None:
     """Return the smallest order on the half line that is exact for variances from `low` to `high`.
 
-    Return None if there is none. The judge is the rule cut at `points`: a rule that misses a narrow
-    feature may well agree with itself.
+    Return None if there is none. The reference is the rule cut at `points`: two orders on the half
+    line may agree although both miss a narrow feature.
     """
     octaves = np.log2(high) - np.log2(low)
     if octaves > MOST_OCTAVES:
@@ -69,7 +69,7 @@ def _smooth(f: Values, q: np.ndarray, order: int) -> np.ndarray:
 
 
 def _cut(f: Values, q: np.ndarray, points: np.ndarray, order: int) -> np.ndarray:
-    """Average on a line cut at `points`, and on a longer one where f is still large at the end."""
+    """Average on a line cut at `points`, or on a longer one if f is still large at its end."""
     root = np.sqrt(q)[:, None]
     with np.errstate(all="ignore"):
         cuts = np.where(root > 0, points / np.where(root > 0, root, 1), 0.0)
@@ -78,7 +78,7 @@ def _cut(f: Values, q: np.ndarray, points: np.ndarray, order: int) -> np.ndarray
         total = terms.sum(axis=-1)
         grows = ~(_edge(f, root) <= NEGLIGIBLE * np.abs(terms).sum(axis=-1))
         if grows.any():
-            total[grows] = _farther(f, root[grows], cuts[grows], order)
+            total[grows] = _on_longer_line(f, root[grows], cuts[grows], order)
     return total
 
 
@@ -87,8 +87,8 @@ def _edge(f: Values, root: np.ndarray) -> np.ndarray:
     return np.abs(f(root * np.array([-REACH, REACH]))).max(axis=-1) * density(REACH)
 
 
-def _farther(f: Values, root: np.ndarray, cuts: np.ndarray, order: int) -> np.ndarray:
+def _on_longer_line(f: Values, root: np.ndarray, cuts: np.ndarray, order: int) -> np.ndarray:
     z, weights = bare_line(cuts, order, FARTHEST)
-    products, edge = weighed(f, root * z, z)
+    products, edge = times_density(f, root * z, z)
     terms = products * weights
     return np.where(edge <= NEGLIGIBLE * np.abs(terms).sum(axis=-1), terms.sum(axis=-1), np.inf)

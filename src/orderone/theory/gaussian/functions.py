@@ -11,7 +11,7 @@ Values: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Square:
-    """The function f^2. It compares by value, so that caches recognise it."""
+    """Function f^2, compared by value, so that caches recognise it."""
 
     f: Values
     even: bool  # whether f^2 is known to be an even function

@@ -1,11 +1,11 @@
-"""f(x) n(z) where f grows so fast that it overflows, or the density n underflows, by itself.
+"""Product f(x) n(z) where f grows so fast that it overflows, or the density n underflows.
 
 The product is computed as
 
     f n = sign(f) exp(log abs(f) - z^2 / 2) / sqrt(2 pi)
 
-For a square, log abs(f) is twice that of its root. Where f itself overflows, nothing is known of
-the product. If the product was negligible before that point, nothing is missed; otherwise, or if f
+For a square, log abs(f) is twice that of its root. Where f itself overflows, the product is
+unknown. If the product is negligible before that point, nothing is missed; otherwise, or if f
 becomes infinite suddenly, the average is infinite.
 """
 
@@ -15,10 +15,10 @@ import numpy as np
 
 from orderone.theory.gaussian.functions import Square, Values
 
-LARGE = 1e100  # a function that overflows gradually has passed this value
+LARGE = 1e100  # a function that overflows gradually exceeds this value first
 
 
-def weighed(f: Values, x: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def times_density(f: Values, x: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return f(x) n(z), and the largest abs(f(x) n(z)) at the ends of the last axis.
 
     z is sorted along the last axis. The second result is inf where f is infinite.
@@ -46,7 +46,7 @@ def weighed(f: Values, x: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _outer(known: np.ndarray) -> np.ndarray:
-    """Return a mask of the first and the last place, which have one neighbour only."""
+    """Return a mask of the first and the last entry, which have only one neighbour."""
     outer = np.zeros(known.shape, bool)
     outer[..., [0, -1]] = True
     return outer

@@ -9,7 +9,7 @@
 
 h_n are the orthonormal Hermite polynomials. All coefficients of E phi phi are nonnegative for
 q1 = q2 (Schoenberg), which is why the correlation map has few fixed points, see
-orderone.theory.meanfield. Differences from c = 1 are summed as (1 - c^n), never subtracted.
+orderone.theory.meanfield. Differences from c = 1 are sums of (1 - c^n), without subtraction.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ import numpy as np
 
 from orderone.theory.gaussian.panels import half_line
 
-TERMS = 256  # of the series
+TERMS = 256  # terms of the series
 
 
 @lru_cache

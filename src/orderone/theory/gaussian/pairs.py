@@ -1,13 +1,13 @@
-"""E f(x, y) on the plane, for functions with kinks, or too steep for a Hermite series.
+"""Averages E f(x, y) on the plane, for functions with kinks or too steep for a Hermite series.
 
 With independent u, v ~ N(0, 1) and correlation c = 1 - gap >= 0 write
 
     x = sqrt(q1) (A u + B v)                    A^2 = 1 - gap/2
     y = sqrt(q2) (A u - B v)                    B^2 = gap/2
 
-For fixed v the integrand is smooth in u between the points where x or y meets a kink. The plane is
-cut along those lines, and Gauss-Legendre converges exponentially on every piece, however small the
-gap is. A negative correlation is a positive one between x and -y.
+For fixed v the integrand is smooth in u between the points where x or y is at a kink. The plane is
+cut along those lines, and Gauss-Legendre converges exponentially on every piece, for any gap. A
+negative correlation is a positive one between x and -y.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ import numpy as np
 from orderone.theory.gaussian.panels import REACH, cut_line
 
 ORDER = 12
-MOST_NODES = 2**21  # in memory at once
+MOST_NODES = 2**21  # nodes in memory at once
 
 Integrand: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Cuts(NamedTuple):
-    """Where to cut the line.
+    """Points at which to cut the line.
 
     Between `points`, the function is close to a polynomial of low degree.
     """
@@ -78,5 +78,5 @@ def _crossings(cuts: Cuts, sign: int, B: float, root1: float, root2: float) -> n
 
 
 def _divide(points: np.ndarray, by: float) -> np.ndarray:
-    """Divide; the result is far away instead of infinite if `by` is 0."""
+    """Return points / by, very large instead of infinite if `by` is 0."""
     return np.clip(points / max(by, 1e-150), -1e150, 1e150)

@@ -1,8 +1,8 @@
 """Nodes and weights for E f(z), z ~ N(0, 1): Gauss-Legendre on panels.
 
 For functions that are smooth on both sides of zero, the half line is cut into panels of one width.
-For all others, the line is also cut at given points of x = sqrt(q) z, for each q separately: at
-kinks, and at distances that double, so that the region near zero is resolved however large q is.
+For all others, the line is also cut at points of x = sqrt(q) z, for each q separately: at kinks,
+and at distances that double, so that the region near zero is resolved for any large q.
 """
 
 from functools import lru_cache
@@ -12,7 +12,7 @@ import numpy as np
 
 from orderone.core.inputs import Array
 
-WIDTH = 1.4637  # no kink that a user would type falls on a multiple by accident
+WIDTH = 1.4637  # kinks at round numbers are not multiples of this
 COUNT = 7
 REACH = WIDTH * COUNT  # the density there is 1e-23
 FARTHEST = 75.0  # end of the line for functions that grow like exponentials

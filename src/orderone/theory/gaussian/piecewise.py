@@ -1,11 +1,10 @@
-"""A function of unknown kind as polynomials on pieces: its kinks, its jumps, and its slope.
+"""Piecewise polynomials of an unknown function: its kinks, its jumps, and its slope.
 
 On each interval the function is sampled at Chebyshev points. If the last coefficients of the
-interpolating polynomial are rounding, the interval is done; otherwise it is halved. Intervals that
-shrink to nothing enclose a kink. The kink becomes an end point, and the search is repeated. After
-that, the function is smooth on every piece, and its slope is exact to rounding. If pieces still
-shrink to nothing beside a kink, the kink is singular: no polynomial follows a root, a logarithm or
-a pole.
+interpolating polynomial are rounding, the interval is done; otherwise it is halved. Intervals whose
+width tends to 0 enclose a kink. The kink becomes an end point, and the search is repeated. After
+that, the function is smooth on every piece, and its slope is exact to rounding. If pieces beside a
+kink still shrink, the kink is singular: no polynomial approximates a root, a logarithm or a pole.
 """
 
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from orderone.theory.gaussian.panels import doubling
 
 DEGREE = 15
 RESOLVED = 1e-13
-NOISE = 1e-15  # relative to f near zero: tails are often differences of numbers of that size
+NOISE = 1e-15  # relative to f near zero, because tails are often differences of such numbers
 MOST_PIECES = 2**13
 MOST_KINKS = 2**11
-TO_A_KINK = (46, 16)  # most halvings, and fewest doubles that an interval must hold
-TO_AN_END = (104, 1024)  # a pole is never hit; zero is far away, since doubles are dense there
+TO_A_KINK = (46, 16)  # most halvings, and fewest doubles that an interval must contain
+TO_AN_END = (104, 1024)  # the same for an end, which may be a pole; doubles are dense at zero
 SHRUNK = 1e-7  # width of pieces beside a singular point
 FLAT = 3e-15
 NARROW = 1e-4  # width of pieces that enclose a kink, of f or of a derivative
@@ -77,8 +76,8 @@ def resolve(f: Values, reach: float, kinks: tuple[float, ...] = ()) -> Piecewise
 def _start(reach: float) -> np.ndarray:
     """Return the first ends.
 
-    Neither they nor their middles are numbers that a user would choose as a kink, so that every
-    kink is found.
+    Neither they nor their middles are round numbers, which users choose as kinks, so that every
+    kink is detected.
     """
     left = -doubling(reach, 0.4193718)
     right = doubling(reach, 0.5317246)
@@ -155,7 +154,7 @@ def _chebyshev() -> tuple[np.ndarray, np.ndarray]:
 def _is_resolved(coefficients: np.ndarray, intervals: np.ndarray, usual: float) -> np.ndarray:
     """Return whether the last three coefficients are rounding, of f or of x.
 
-    Intervals on which f overflows count as resolved: no halving will help.
+    Intervals on which f overflows count as resolved: halving does not help.
     """
     size = np.abs(coefficients)
     far = np.abs(intervals).max(axis=1)
@@ -185,7 +184,7 @@ def _kinks(pieces: np.ndarray) -> list[float]:
 def _shortest(group: np.ndarray) -> float:
     """Return the shortest decimal in the narrowest intervals of a group.
 
-    A user who wrote 0.3 meant 0.3, not 0.2999999999999998.
+    It turns 0.2999999999999998 into 0.3, the number that the user wrote.
     """
     width = np.diff(group, axis=1)[:, 0]
     narrowest = group[width <= 1.5 * width.min()]

@@ -1,8 +1,8 @@
-"""Functions that users pass, of numpy arrays, of one number, or of tensors, as functions of arrays.
+"""Functions of arrays, numbers or tensors that users pass, converted to functions of arrays.
 
-Each is tried once, and must be elementwise: a number has the same image whatever numbers are beside
-it, and wherever it is in the array. Softmax, normalisations, sorting and running sums are refused,
-and so is noise.
+Each is tried once, and must be elementwise: the result for a number does not depend on the other
+numbers in the array, nor on its place. Softmax, normalizations, sorting, running sums and noise are
+errors.
 """
 
 import sys
@@ -10,19 +10,20 @@ from typing import TypeAlias
 
 import numpy as np
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, Function
 
 TRIAL = np.concatenate([np.linspace(-6.1, 6.1, 41), [0.0]])
 SHUFFLED = np.random.default_rng(0).permutation(len(TRIAL))
 # Other places, fewer neighbours, more neighbours.
 ORDERS = (SHUFFLED, np.arange(5, 18), np.repeat(SHUFFLED, 3))
-SAME = 1e-6  # relative: vectorised code may round differently, and in single precision
+SAME = 1e-6  # relative tolerance: vectorised code may round differently, in single precision
 
 
 class OneFunction:
-    """A function that can be a key of a cache, even if it cannot be hashed.
+    """Wrapper that can be a key of a cache, even if the function cannot be hashed.
 
-    Two of them are equal if they hold the same function.
+    Two of them are equal if they wrap the same function.
     """
 
     def __init__(self, f: Function) -> None:
@@ -36,14 +37,14 @@ class OneFunction:
 
 
 class ByNumber(OneFunction):
-    """A function of one number, such as math.tanh."""
+    """Function of one number, such as math.tanh."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return np.array([self.f(float(each)) for each in x], float)
 
 
 class OfTensors(OneFunction):
-    """A function of tensors. Who has one has imported torch."""
+    """Function of tensors; torch is imported already, or there would be none."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return self.f(sys.modules["torch"].asarray(x)).detach().cpu().numpy()
@@ -53,7 +54,7 @@ Adapter: TypeAlias = type[ByNumber] | type[OfTensors] | None
 
 
 class Vectorised(OneFunction):
-    """A user's function on arrays of any shape, silent about overflow."""
+    """User's function on arrays of any shape, without warnings about overflow."""
 
     def __init__(self, f: Function, adapter: Adapter = None) -> None:
         super().__init__(f)
@@ -70,12 +71,14 @@ class Vectorised(OneFunction):
 def readable(f: Function, name: str) -> Vectorised:
     """Return f as a function of arrays, after a trial."""
     if not callable(f):
-        raise ValueError(
-            f"{name}: expected a name or a function of arrays, got {f!r}; names are in"
-            " activations.names()"
+        raise InputError(
+            f"{name}: expected a name or a function of arrays, got {f!r};"
+            " theory.activations.names() lists the names",
+            "wrong-type",
+            argument=name,
         )
     adapters: tuple[Adapter, ...] = (None, ByNumber, OfTensors)
-    if isinstance(f, np.vectorize):  # takes the type of its results from the first value
+    if isinstance(f, np.vectorize):  # its first value sets the type of its results
         adapters = (ByNumber,)
     for adapter in adapters:
         vectorised = Vectorised(f, adapter)
@@ -84,25 +87,28 @@ def readable(f: Function, name: str) -> Vectorised:
                 values = vectorised.on_array(TRIAL)
         except (TypeError, ValueError, AttributeError, KeyError, RuntimeError):
             continue  # not a function of this kind of argument
-        _refuse_nan(_checked(values, TRIAL, f, name), f, name)
-        _refuse_mixing(vectorised, np.asarray(values, float), name)
+        _check_nan(_checked(values, TRIAL, f, name), f, name)
+        _check_elementwise(vectorised, np.asarray(values, float), name)
         return vectorised
-    raise ValueError(
-        f"{name}: expected a function of a numpy array; {f!r} accepts neither arrays, tensors nor"
-        " numbers"
+    raise InputError(
+        f"{name}: expected a function of a numpy array, but {f!r} accepts neither arrays, tensors"
+        " nor numbers",
+        "wrong-type",
+        argument=name,
     )
 
 
-def _refuse_nan(values: np.ndarray, f: Function, name: str) -> None:
+def _check_nan(values: np.ndarray, f: Function, name: str) -> None:
     if np.isnan(values).any():
         x = TRIAL[np.isnan(values)][0]
-        raise ValueError(
-            f"{name}: expected a number for every real x, but {f!r} gives NaN at x = {x:g};"
-            " extend it"
+        raise InputError(
+            f"{name}: expected a number for every real x, but {f!r} returns NaN at x = {x:g};"
+            " extend the function, for example with np.where",
+            argument=name,
         )
 
 
-def _refuse_mixing(f: Vectorised, values: np.ndarray, name: str) -> None:
+def _check_elementwise(f: Vectorised, values: np.ndarray, name: str) -> None:
     usual = np.median(np.abs(values))
     for order in ORDERS:
         again = f(TRIAL[order])
@@ -112,27 +118,32 @@ def _refuse_mixing(f: Vectorised, values: np.ndarray, name: str) -> None:
         same = (again == values[order]) | (difference <= room)
         if not same.all():
             at = np.argmin(same)
-            raise ValueError(
-                f"{name}: expected a function that treats every number by itself, but {f.f!r} turns"
-                f" {TRIAL[order][at]:g} into {values[order][at]:g} or {again[at]:g}, depending on"
-                " the numbers beside it; make it elementwise"
+            raise InputError(
+                f"{name}: expected an elementwise function, but {f.f!r} returns"
+                f" {values[order][at]:g} or {again[at]:g} for {TRIAL[order][at]:g}, depending on"
+                " the other numbers in the array",
+                "not-elementwise",
+                argument=name,
             )
 
 
 def _checked(values: Array, x: np.ndarray, f: Function, name: str = "activation") -> np.ndarray:
     if np.iscomplexobj(values):
-        raise ValueError(
-            f"{name}: expected real numbers from {f!r}, got complex ones; take the real part"
+        raise InputError(
+            f"{name}: expected real numbers from {f!r}, got complex numbers; return the real part",
+            argument=name,
         )
     try:
         array = np.asarray(values, float)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name}: expected numbers from {f!r}, got {type(values).__name__}"
+        raise InputError(
+            f"{name}: expected numbers from {f!r}, got {type(values).__name__}", argument=name
         ) from error
     if array.shape != x.shape:
-        raise ValueError(
-            f"{name}: expected one value for each number, but {f!r} turned shape {x.shape} into"
-            f" {array.shape}; make it elementwise"
+        raise InputError(
+            f"{name}: expected an elementwise function, but {f!r} turned an array of shape"
+            f" {x.shape} into one of shape {array.shape}",
+            "not-elementwise",
+            argument=name,
         )
     return array

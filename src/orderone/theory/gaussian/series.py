@@ -1,4 +1,4 @@
-"""Hermite coefficients of phi for many q, and the part of phi that they leave out.
+"""Hermite coefficients of phi for many q, and the part of phi that they omit.
 
     a_n(q)     = E phi(sqrt(q) z) h_n(z)
     rest       = 1 - sum_n a_n^2 / E phi^2
@@ -17,14 +17,14 @@ from orderone.theory.gaussian.functions import Values
 from orderone.theory.gaussian.hermite import TERMS, basis, polynomials
 from orderone.theory.gaussian.panels import cut_line, half_line
 
-LEAST_ORDER = 32  # nodes per panel that resolve the highest polynomial kept
+LEAST_ORDER = 32  # nodes per panel that resolve the highest polynomial of the series
 CUT_ORDER = 24
 ROUNDING = 1e-14
 SLOPE_ROUNDING = 1e-13
 
 
 class Series(NamedTuple):
-    """The series of phi / sqrt(E phi^2), for each of a flat array of q."""
+    """Series of phi / sqrt(E phi^2), for each of a flat array of q."""
 
     a: np.ndarray  # (q, terms)
     orders: np.ndarray  # (terms,)
@@ -73,13 +73,13 @@ def series(
         a=a,
         orders=orders,
         size=size,
-        rest=_beyond(1 - squares, ROUNDING),
-        slope_rest=_beyond(1 - slopes, SLOPE_ROUNDING),
+        rest=_without_rounding(1 - squares, ROUNDING),
+        slope_rest=_without_rounding(1 - slopes, SLOPE_ROUNDING),
         slope_moment=slope_moment,
     )
 
 
-def _beyond(rest: np.ndarray, rounding: float) -> np.ndarray:
+def _without_rounding(rest: np.ndarray, rounding: float) -> np.ndarray:
     """Return `rest`, with zero where it is rounding."""
     return np.where(rest > rounding, rest, 0.0)
 

@@ -1,6 +1,6 @@
-"""Points at which a function grows without bound: those of log, 1/x, or the slope of a root.
+"""Singular points, at which a function grows without bound: log, 1/x, or the slope of a root.
 
-Take panels towards such a point k whose distance from it shrinks by powers of 4. If
+Take panels towards such a point k at distances that shrink by powers of 4. If
 f(x) ~ (x - k)^p there, the integrals over the panels are a geometric series of ratio
 r = 4^-(1 + p), whose sum is known:
 
@@ -8,7 +8,7 @@ r = 4^-(1 + p), whose sum is known:
     P                        = integral from k + h to k + 4 h
 
 If r >= 1, there is no integral. The density of a Gaussian does not change over so small a distance
-h. The integral within it, the "tip" of f, is therefore a point mass, found once for all variances.
+h. The integral within it, the "tip" of f, is therefore a point mass, the same for all variances.
 The rest of the line is integrated without that part.
 """
 
@@ -24,24 +24,24 @@ from orderone.theory.gaussian.panels import density, segments
 SHRINK = 4.0
 ORDER = 16
 NEAREST = 2.0**-100  # half width of a tip at zero
-RELATIVE = 2.0**-26  # relative half width at other points: half of the digits of x - k are left
+RELATIVE = 2.0**-26  # relative half width at other points, where x - k has half of its digits
 FINER = 2.0**-40  # the same for f with a weak singularity
-WEAK = 0.4  # ratios below: f grows as slowly as a logarithm, and few digits of its tip are enough
-ENDLESS = 0.985  # ratios above: f grows as fast as x^-1 or faster
+WEAK = 0.4  # below this ratio f grows like a logarithm, and few digits of its tip are enough
+DIVERGES = 0.985  # above this ratio f grows as fast as x^-1 or faster
 
 
 class Tip(NamedTuple):
-    """The part of a function around a singular point."""
+    """Part of a function around a singular point."""
 
     at: float
-    width: float  # half of it
+    width: float  # half of its width
     mass: float  # inf if there is no integral
     error: float
 
 
 @dataclass(frozen=True)
 class Blunt:
-    """The function f with zeros in place of its tips."""
+    """Function f with zeros in place of its tips."""
 
     f: Values
     tips: tuple[Tip, ...]
@@ -95,7 +95,7 @@ def _tip(f: Values, at: float, nearest: float) -> Tip:
 
 
 class _Side(NamedTuple):
-    """One side of a tip."""
+    """Side of a tip."""
 
     mass: float  # the integral from the singular point to the end of the tip
     error: float
@@ -110,7 +110,7 @@ def _side(f: Values, at: float, width: float) -> _Side:
         return _Side(0.0, 0.0, 0.0)
     ratio = inner / middle
     before = middle / outer
-    if not ratio < ENDLESS:
+    if not ratio < DIVERGES:
         return _Side(np.inf, np.inf, ratio)
     noise = abs(ratio - before) + np.finfo(float).eps * abs(at / width)
     mass = inner * ratio / (1 - ratio)

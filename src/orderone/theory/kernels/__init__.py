@@ -1,4 +1,4 @@
-"""Kernels of wide networks at initialization, NNGP and NTK together, layer by layer.
+"""NNGP and NTK kernels of wide networks at initialization, layer by layer.
 
 dense = kernels.Dense(weight_var=2.0)
 net = kernels.Sequential(dense, kernels.Activation("relu"), kernels.Dense())

@@ -1,4 +1,4 @@
-"""An activation, applied to every neuron.
+"""Activation layer: phi of every neuron.
 
     K'_ab     = E[phi(x) phi(y)]
     Theta'_ab = E[phi'(x) phi'(y)] Theta_ab
@@ -8,8 +8,8 @@ where x, y are Gaussian with variances K_aa, K_bb and covariance K_ab. So
     tangent'  = slope tangent
     slope     = E[phi' phi'] sqrt(q_a q_b) / sqrt(q'_a q'_b)
 
-slope is the derivative of the new correlation with respect to the old one (Price's theorem). The
-averages are those of `theory.activations`.
+slope is the derivative of the new correlation with respect to the old one (Price's theorem).
+`theory.activations` computes the means.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from array_api_compat import array_namespace
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, Function, Name
 from orderone.theory import activations
 from orderone.theory.kernels.kernel import Points
@@ -24,13 +25,13 @@ from orderone.theory.kernels.layer import Pointwise
 from orderone.theory.kernels.pairs import Pairs, Step, per_point
 from orderone.theory.kernels.strips import Strip
 
-SMALLEST = 1e-30  # smaller variances: any activation is linear there
-HUGE = 1e100  # larger variances: any activation looks like straight lines, or is bounded
+SMALLEST = 1e-30  # below this variance any activation is linear
+HUGE = 1e100  # above this variance any activation is two straight lines, or bounded
 
 
 @dataclass(frozen=True, init=False)
 class Activation(Pointwise):
-    """An elementwise activation; `phi` is a name, a function, or one of `theory.activations`."""
+    """Elementwise activation; `phi` is a name, a function, or one of `theory.activations`."""
 
     phi: activations.Activation
     independent: ClassVar[bool | None] = False
@@ -39,7 +40,7 @@ class Activation(Pointwise):
         object.__setattr__(self, "phi", activations.get(phi))
 
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
-        self._check(points)
+        self._check_gaussian(points)
         xp = array_namespace(points.variance)
         q = xp.where(points.variance < HUGE, points.variance, HUGE)
         variance, slope, mean = self.phi.moments(q, xp)
@@ -56,16 +57,18 @@ class Activation(Pointwise):
 
         return step, new_points
 
-    def _check(self, points: Points) -> None:
+    def _check_gaussian(self, points: Points) -> None:
         if not points.gaussian:
-            raise ValueError(
-                f"{self}: expected Gaussian neurons, which follow a Dense layer; got those of"
-                " inputs, an activation or dropout; put kernels.Dense(...) in front"
+            raise InputError(
+                f"{self}: expected Gaussian neurons, the output of a Dense layer; got inputs, or"
+                " the output of an activation or dropout; put kernels.Dense(...) before it",
+                "needs-dense-layer",
+                argument="kernel",
             )
 
 
 def _resolved(q: Array, dtype: object) -> Array:
-    """Return variances within the range that pairs can resolve.
+    """Return variances clipped to the range that `dtype` can resolve.
 
     1 + q must differ from q, and products of the smallest must not underflow.
     """

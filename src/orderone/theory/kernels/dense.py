@@ -1,4 +1,4 @@
-"""A fully connected layer, in the parameterization in which tangent kernels have a limit.
+"""Fully connected layer, in the parameterization in which tangent kernels have a limit.
 
     z_i    = sqrt(weight_var / n) sum_j W_ij h_j + sqrt(bias_var) b_i
     W, b   ~ N(0, 1)                                        n neurons h_j, n -> infinity
@@ -10,6 +10,8 @@ The weights and biases of this layer contribute K' to Theta'. Neurons become Gau
 With u = sqrt(weight_var q / q'), the root of the share of the weights in the new variance,
 
     tangent'_ab = u_a u_b tangent_ab + 1 - gap'_ab
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ from orderone.theory.kernels.strips import Strip
 
 @dataclass(frozen=True, init=False)
 class Dense(Pointwise):
-    """A layer with weights of variance `weight_var` / fan-in, biases of variance `bias_var`."""
+    """Layer with weights of variance `weight_var` / fan-in and biases of variance `bias_var`."""
 
     weight_var: float
     bias_var: float

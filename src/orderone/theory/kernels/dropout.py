@@ -3,9 +3,11 @@
     K'_ab = K_ab
     K'_aa = K_aa / keep                                     S1 (1)-(3); the same for Theta
 
-Only the diagonal grows: two points never share a mask, even if they are equal, and their
+Only the diagonal grows: two points have different masks, even if they are equal, and their
 correlation falls by the factor `keep`. (`keep` is the probability to keep a neuron; S1 calls it a
 dropout rate, erratum S1.8.)
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ class Dropout(Pointwise):
     keep: float
 
     def __init__(self, keep: Number) -> None:
-        probability = real(keep, "keep (the probability to keep a neuron)", above=0, most=1)
+        probability = real(keep, "keep", above=0, most=1)
         object.__setattr__(self, "keep", probability)
 
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:

@@ -1,16 +1,17 @@
-"""The first kernel: that of inputs, or of a covariance that is already known.
+"""First kernel of a network: that of inputs, or of a known covariance.
 
     K_ab   = x_a . x_b / d
     Theta  = 0
     gap_ab = 1 - cos(x_a, x_b) = |x_a / |x_a| - x_b / |x_b||^2 / 2
 
-for inputs x_a with d features. The second form of the gap is used where two inputs nearly point the
-same way: their Gram matrix has lost their difference to rounding.
+for inputs x_a with d features. The second form of the gap is used for two inputs of nearly the same
+direction: in their Gram matrix the difference is lost to rounding.
 """
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, ArrayLike
 from orderone.theory.kernels.kernel import Kernel, Points, pinned
 from orderone.theory.kernels.matrices import from_matrices
@@ -31,16 +32,18 @@ def inputs(X: ArrayLike) -> Kernel:
     xp, values = floating(X, "X")
     shape = tuple(values.shape)
     if len(shape) not in (2, 3):
-        raise ValueError(
+        raise InputError(
             f"X: expected shape (inputs, features) or (inputs, tokens, features), got {shape}; "
-            "give a single input as X[None], and images as (inputs, pixels, channels)"
+            "pass a single input as X[None], and images as (inputs, pixels, channels)",
+            argument="X",
         )
     rows = xp.astype(xp.reshape(values, (-1, shape[-1])), xp.float64)
     variance = xp.mean(rows**2, axis=1)
     if not bool(xp.all(xp.isfinite(variance))):
-        raise ValueError(
-            "X: expected inputs whose squares are finite, got larger ones; divide X by its largest"
-            " entry"
+        raise InputError(
+            "X: expected inputs whose squares are finite, got larger numbers; divide X by its"
+            " largest entry",
+            argument="X",
         )
     points = Points(variance, xp.zeros_like(variance), xp.mean(rows, axis=1), gaussian=False)
     length = xp.sqrt(xp.where(variance > 0, variance, 1.0) * shape[-1])
@@ -63,9 +66,10 @@ def covariance(K: ArrayLike, ntk: ArrayLike | None = None) -> Kernel:
     else:
         theta = square(floating(ntk, "ntk")[1], "ntk")
     if theta.shape != matrix.shape or theta.dtype != matrix.dtype:
-        raise ValueError(
+        raise InputError(
             f"ntk: expected the shape and type of K, {matrix.shape[0]} points of {matrix.dtype}; "
-            f"got {theta.shape[0]} points of {theta.dtype}; compute both for the same inputs"
+            f"got {theta.shape[0]} points of {theta.dtype}; compute both for the same inputs",
+            argument="ntk",
         )
     check_semidefinite(matrix, "K")
     check_semidefinite(theta, "ntk")

@@ -1,21 +1,21 @@
-"""The value that flows through the layers: both kernels of a wide network, for all pairs of points.
+"""Value that layers take and return: both kernels of a wide network, for all pairs of points.
 
     NNGP    K_ab     = E[h_i(a) h_i(b)]                = sqrt(q_a q_b) (1 - gap_ab)
     NTK     Theta_ab = sum_w dh_i(a)/dw dh_i(b)/dw     = sqrt(q_a q_b) tangent_ab
             q_a      = K_aa
 
 h_i is one neuron, and the expectation is over weights (and dropout masks). A point is an input, or
-one token of an input; points are ordered input by input. Three things are stored instead of the
-two matrices:
+one token of an input; points are ordered input by input. Instead of the two matrices, a kernel
+stores:
 
-    gap      1 - correlation. Kernels of kinked activations go as sqrt(gap), so a correlation
-             rounded to 1 - 6e-8 would cost single precision half of its digits; a gap keeps them
-             all.
-    tangent  Theta on the scale of K. Layers that only rescale leave it unchanged, and depth alone
-             does not make it overflow.
-    points   the diagonals, in double precision whatever the precision of the rest. They are never
-             read off the matrices: under dropout an input meets itself with one mask, and any other
-             point, even an equal one, with two.
+    gap      1 - correlation. Kernels of activations with a kink behave as sqrt(gap), so a
+             correlation rounded to 1 - 6e-8 would lose half of the digits of single precision; a
+             gap loses none.
+    tangent  Theta divided by the scale of K. Layers that only rescale do not change it, and depth
+             alone does not make it overflow.
+    points   the diagonals, in double precision for any precision of the rest. They are not read
+             from the matrices: with dropout, the diagonal has one mask and any other pair has two,
+             even if its inputs are equal.
 """
 
 from dataclasses import dataclass, replace
@@ -28,17 +28,17 @@ from orderone.core.inputs import Array
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Numbers of each point by itself."""
+    """Numbers of the single points."""
 
     variance: Array  # (points,) float64, q_a = K_aa
     ntk: Array  # (points,) float64, Theta_aa
     mean: Array  # (points,) float64, mean over neurons: 0 after a Dense layer
-    gaussian: bool  # whether neurons are Gaussian, as activations need them
+    gaussian: bool  # whether neurons are Gaussian, as activations require
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """Both kernels, made by `inputs` or `covariance`. Every layer turns one into the next."""
+    """Both kernels; `inputs` and `covariance` make one, and each layer computes the next."""
 
     points: Points
     gap: Array  # (points, points), 1 - correlation, in [0, 2]; 0 on the diagonal
@@ -47,29 +47,29 @@ class Kernel:
 
     @property
     def nngp(self) -> Array:
-        """(inputs, inputs), or (inputs, tokens, inputs, tokens)."""
+        """Return K, (inputs, inputs) or (inputs, tokens, inputs, tokens)."""
         return self._shaped(self._scaled(1 - self.gap, self.points.variance))
 
     @property
     def ntk(self) -> Array:
-        """(inputs, inputs), or (inputs, tokens, inputs, tokens)."""
+        """Return Theta, (inputs, inputs) or (inputs, tokens, inputs, tokens)."""
         return self._shaped(self._scaled(self.tangent, self.points.ntk))
 
     @property
     def correlation(self) -> Array:
-        """(inputs, inputs), or (inputs, tokens, inputs, tokens)."""
+        """Return correlations, (inputs, inputs) or (inputs, tokens, inputs, tokens)."""
         return self._shaped(1 - self.gap)
 
     @property
     def variance(self) -> Array:
-        """(inputs,) or (inputs, tokens), in double precision."""
+        """Return the diagonal of K, (inputs,) or (inputs, tokens), in double precision."""
         q = self.points.variance
         if self.tokens is None:
             return q
         return array_namespace(q).reshape(q, (-1, self.tokens))
 
     def astype(self, dtype: object) -> "Kernel":
-        """Return the kernel with pairs in another precision. Points stay as they are."""
+        """Return the kernel with pairs in another precision; points stay in double precision."""
         xp = array_namespace(self.gap)
         return replace(self, gap=xp.astype(self.gap, dtype), tangent=xp.astype(self.tangent, dtype))
 

@@ -1,4 +1,4 @@
-"""The base class of layers: functions from kernel to kernel, described by a few numbers.
+"""Base class of layers: functions from kernel to kernel, described by a few numbers.
 
 A pointwise layer treats each pair of points separately. It computes the new points (the diagonals,
 exact and cheap), and returns a step for the pairs. `pairs.through` then runs any number of such
@@ -20,25 +20,25 @@ KernelInput: TypeAlias = Annotated[Kernel, UserInput]
 
 
 class Layer(ABC):
-    """A layer, equal to any other with the same numbers. Call it with a kernel to get the next."""
+    """Function from a kernel to the next one; layers with the same numbers are equal."""
 
     pointwise: ClassVar[bool] = False  # whether pairs are treated one by one
 
-    # Whether new weights make the output independent of the input; None if the layer has no weights
-    # and leaves this as it was.
+    # Whether new weights make the output independent of the input; None for layers without
+    # weights, which do not change this.
     independent: ClassVar[bool | None] = None
 
     def __call__(self, kernel: KernelInput) -> Kernel:
-        """Return the kernel behind this layer."""
+        """Return the kernel after this layer."""
         return self.apply(instance(kernel, Kernel, "kernel", "start with kernels.inputs(X)"))
 
     @abstractmethod
     def apply(self, kernel: Kernel) -> Kernel:
-        """Return the kernel behind this layer. A new kind of layer implements only this."""
+        """Return the kernel after this layer. A new type of layer implements only this."""
 
 
 class Pointwise(Layer):
-    """A layer that treats each pair of points separately.
+    """Layer that treats each pair of points separately.
 
     It can share a pass over the pairs with its neighbours.
     """
@@ -47,7 +47,7 @@ class Pointwise(Layer):
 
     @abstractmethod
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
-        """Return the step for pairs of `points`, and the points behind this layer.
+        """Return the step for pairs of `points`, and the points after this layer.
 
         Pairs have the precision `dtype`.
         """
@@ -60,7 +60,7 @@ LayerInput: TypeAlias = Annotated[Layer, UserInput]
 
 
 def run(layers: Iterable[Layer], kernel: Kernel) -> Kernel:
-    """Return the kernel behind `layers`, all of them pointwise."""
+    """Return the kernel after `layers`, all of them pointwise."""
     steps, points = steps_through(layers, kernel.points, kernel.gap.dtype)
     return through(kernel, steps, points)
 
@@ -69,7 +69,7 @@ def run(layers: Iterable[Layer], kernel: Kernel) -> Kernel:
 def steps_through(
     layers: Iterable[Layer], points: Points, dtype: object
 ) -> tuple[list[Step], Points]:
-    """Return the steps of all layers for pairs, and the points behind the last layer."""
+    """Return the steps of all layers for pairs, and the points after the last layer."""
     steps = []
     for layer in layers:
         assert isinstance(layer, Pointwise)
@@ -79,8 +79,8 @@ def steps_through(
 
 
 def read_layers(layers: Sequence[object], name: str) -> tuple[Layer, ...]:
-    """Return the layers, or raise a ValueError that names the first value that is none."""
-    remedy = "give kernels.Dense(...), kernels.Activation('relu') and the like"
+    """Return the layers; raise an InputError that names the first value that is not a layer."""
+    remedy = "pass layers such as kernels.Dense(...) and kernels.Activation('relu')"
     return tuple(
         instance(layer, Layer, f"{name}: layer {i}", remedy) for i, layer in enumerate(layers, 1)
     )

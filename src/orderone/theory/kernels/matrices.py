@@ -16,7 +16,7 @@ def from_matrices(
     xp = array_namespace(K)
     variance = xp.astype(xp.linalg.diagonal(K), xp.float64)
     ntk = xp.astype(xp.linalg.diagonal(theta), xp.float64)
-    # Beside a point without variance, K is 0 at any gap.
+    # K is 0 for any gap if one of the points has no variance.
     known = xp.where(variance > 0, variance, 1.0)
     size = xp.astype(xp.sqrt(known), K.dtype)
     gap = pinned(xp.clip(1 - K / size[:, None] / size[None, :], 0.0, 2.0), 0 * variance)

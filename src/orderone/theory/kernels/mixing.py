@@ -6,9 +6,9 @@
     apart_ab = 1 - u_a . u_b = 2 sin(s_a - s_b)^2
     u_a      = (sqrt(q_x), sqrt(q_y)) / sqrt(q) = (cos 2s_a, sin 2s_a)       of point a
 
-With the last form of apart_ab, gaps near 0 keep their digits: 1 - u_a . u_b is never computed as a
-difference of ones. The same identity, read backwards, subtracts the mean of an activation (layer
-norm).
+With the last form of apart_ab, gaps near 0 lose no digits: 1 - u_a . u_b is never computed as a
+difference of numbers near 1. The inverse of this identity subtracts the mean of an activation
+(layer norm).
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from orderone.theory.kernels.strips import Strip
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """The shares of two parts in the variance of each point."""
+    """Shares of two parts in the variance of each point."""
 
     u: PerPoint
     left: Array  # (points, 2), sqrt(2) (sin s, cos s)

@@ -7,14 +7,17 @@
 
 and Theta' = Theta / (the same roots): in a wide network the backward pass through a mean or a root
 is of order 1/n. S2 (1.10), (1.50), (1.53); erratum S2.1: eps is inside the root. mu is the mean
-over neurons: 0 behind a Dense layer, where both are the same, and E[phi] behind an activation.
-Neither changes a correlation of centred neurons, nor a tangent.
+over neurons: 0 after a Dense layer, where both norms are equal, and E[phi] after an activation.
+Neither norm changes correlations or tangents of centred neurons.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from dataclasses import dataclass
 
 from array_api_compat import array_namespace
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, Number
 from orderone.core.reals import real
 from orderone.theory.kernels.kernel import Points
@@ -23,7 +26,7 @@ from orderone.theory.kernels.mixing import Mixture, shares
 from orderone.theory.kernels.pairs import Pairs, Step
 from orderone.theory.kernels.strips import Strip
 
-ROUNDING = 1e-14  # relative: a smaller variance is rounding
+ROUNDING = 1e-14  # relative variance below which it is rounding
 
 
 @dataclass(frozen=True, init=False)
@@ -57,10 +60,10 @@ class LayerNorm(Pointwise):
 
 
 def _centring(points: Points, centred: Points, dtype: object) -> Step:
-    """Return the step that subtracts mu_a mu_b from K_ab: `mixing` read backwards."""
+    """Return the step that subtracts mu_a mu_b from K_ab: the inverse of `mixing`."""
     xp = array_namespace(points.mean)
     deviation, mean = shares(centred.variance, points.mean**2)
-    # Nothing is left of a constant point, whatever its gaps are.
+    # The kernel of a constant point becomes 0 for any gaps.
     deviation = xp.where(deviation > 0, deviation, 1.0)
     mixture = Mixture.of(dtype, deviation, mean * xp.sign(points.mean))
 
@@ -78,7 +81,7 @@ def unchanged(pairs: Pairs, strip: Strip) -> Pairs:
 
 
 def _centred(points: Points) -> Array:
-    """Return q - mu^2; exactly 0 for a constant point, where it is rounding."""
+    """Return q - mu^2, or exactly 0 for a constant point, where only rounding remains."""
     centred = points.variance - points.mean**2
     return array_namespace(centred).where(centred > ROUNDING * points.variance, centred, 0.0)
 
@@ -88,15 +91,17 @@ def _divided(points: Points, eps: float) -> Points:
     xp = array_namespace(points.variance)
     square = points.variance + eps
     if bool((square == 0).any()):
-        raise ValueError(
-            "normalization: expected points that vary over their neurons, got one whose variance is"
-            " 0, so that the result is 0 / 0; give eps=1e-5, as PyTorch does, or leave out constant"
-            " inputs"
+        raise InputError(
+            "normalization: expected points whose neurons vary, got one with the variance 0, which"
+            " would give 0 / 0; pass eps=1e-5, as PyTorch does, or remove constant inputs",
+            "zero-variance",
+            argument="kernel",
         )
     if not bool(xp.all(xp.isfinite(square))):
-        raise ValueError(
-            "normalization: expected finite variances, got one that overflowed; normalize earlier,"
-            " or give smaller weight_var"
+        raise InputError(
+            "normalization: expected finite variances, got one that overflowed; normalize in an"
+            " earlier layer, or use a smaller weight_var",
+            argument="kernel",
         )
     return Points(
         points.variance / square,

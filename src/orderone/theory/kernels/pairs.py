@@ -1,4 +1,4 @@
-"""Steps of layers for pairs of points, done once for each pair, and in the cache.
+"""Steps of layers for pairs of points, once for each pair, in blocks that fit the cache.
 
 Layers that treat every pair separately need only the two numbers of the pair. So the pairs are
 processed in strips that fit into the cache, and a strip goes through all layers before the next one
@@ -6,9 +6,9 @@ is read:
 
     for a strip:  (gap, tangent) -> step -> step -> ... -> both triangles of the new kernel
 
-Memory holds the old kernel and the new one, however many layers there are. What a layer needs to
-know about the points a and b is computed for all points beforehand. Where all points agree, as they
-do behind a normalization or at the fixed point of a length map, one number is stored for all.
+Memory contains the old kernel and the new one, for any number of layers. The numbers of the points
+a and b that a layer needs are computed for all points beforehand. If all points agree, as after a
+normalization or at the fixed point of a length map, one number is stored for all.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ from orderone.core.inputs import Array
 from orderone.theory.kernels.kernel import Kernel, Points, pinned
 from orderone.theory.kernels.strips import Strip, strips
 
-CPU_BYTES = 2**17  # of one array over a strip; a step holds a handful of them in the cache
-GPU_BYTES = 2**26  # a GPU needs much work at once
+CPU_BYTES = 2**17  # size of one array over a strip; a step needs a few of them in the cache
+GPU_BYTES = 2**26  # the same on a GPU, which needs larger blocks
 SAME = 4  # units of the last place: numbers that differ by less count as equal
 
 
 class Pairs(NamedTuple):
-    """The two numbers of each pair in a strip."""
+    """Two numbers of each pair in a strip."""
 
     gap: Array  # (rows, columns) of a strip
     tangent: Array  # (rows, columns)
@@ -39,7 +39,7 @@ Step: TypeAlias = Callable[[Pairs, Strip], Pairs]
 
 @dataclass(frozen=True, eq=False)
 class PerPoint:
-    """Some numbers for each point, or one set of numbers for all points."""
+    """Numbers for each point, or one set of numbers for all points."""
 
     vectors: tuple[Array, ...]  # each (points,), or (1, 1) for all
     common: bool
@@ -77,7 +77,7 @@ def _constant(vector: Array, dtype: object) -> bool:
 
 @np.errstate(all="ignore")  # overflow shows as infinity in the result
 def through(kernel: Kernel, steps: Sequence[Step], points: Points) -> Kernel:
-    """Return the kernel behind all `steps`, whose diagonals are those of `points`."""
+    """Return the kernel after all `steps`, with the diagonals of `points`."""
     xp = array_namespace(kernel.gap)
     gap = xp.empty_like(kernel.gap)
     tangent = xp.empty_like(kernel.tangent)
@@ -86,7 +86,7 @@ def through(kernel: Kernel, steps: Sequence[Step], points: Points) -> Kernel:
         pairs = Pairs(strip.read(kernel.gap), strip.read(kernel.tangent))
         for step in steps:
             pairs = step(pairs, strip)
-        strip.write(gap, xp.clip(pairs.gap, 0.0, 2.0))  # rounding may have left the interval
+        strip.write(gap, xp.clip(pairs.gap, 0.0, 2.0))  # rounding may exceed the interval
         strip.write(tangent, pairs.tangent)
     ratio = points.ntk / xp.where(points.variance > 0, points.variance, 1.0)
     return Kernel(points, pinned(gap, xp.zeros_like(ratio)), pinned(tangent, ratio), kernel.tokens)

@@ -1,4 +1,4 @@
-"""The mean over the tokens of an input: h'(a) = (1 / T) sum_t h(a, t).
+"""Mean over the tokens of an input: h'(a) = (1 / T) sum_t h(a, t).
 
     K'_ab = (1 / T^2) sum_ts K_(a,t)(b,s)                   and the same for Theta
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from array_api_compat import array_namespace
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array
 from orderone.theory.kernels.kernel import Kernel
 from orderone.theory.kernels.layer import Layer
@@ -18,13 +19,15 @@ from orderone.theory.kernels.matrices import from_matrices
 
 @dataclass(frozen=True)
 class AveragePool(Layer):
-    """The mean over tokens, which leaves one point for each input."""
+    """Mean over tokens, which makes each input one point."""
 
     def apply(self, kernel: Kernel) -> Kernel:
         if kernel.tokens is None:
-            raise ValueError(
-                "AveragePool: expected inputs that have tokens, got inputs that are single points;"
-                " give kernels.inputs an array of shape (inputs, tokens, features)"
+            raise InputError(
+                "AveragePool: expected inputs with tokens, got inputs that are single points; pass"
+                " kernels.inputs an array of shape (inputs, tokens, features)",
+                "needs-tokens",
+                argument="kernel",
             )
         xp = array_namespace(kernel.gap)
         mean = xp.mean(xp.reshape(kernel.points.mean, (-1, kernel.tokens)), axis=1)

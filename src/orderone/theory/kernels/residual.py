@@ -1,11 +1,13 @@
-"""A residual block: h' = h + scale * branch(h).
+"""Residual block: h' = h + scale * branch(h).
 
     K'     = K + scale^2 K_branch
     Theta' = Theta + scale^2 Theta_branch
 
-The branch must end in weights of its own (a Dense layer, perhaps with dropout or a normalization
-behind it): then it is independent of the skip connection, and cross terms vanish. S3 (2.13) is the
-limit of this with scale = depth^{-1/2}.
+The branch must end with a Dense layer, which dropout or a normalization may follow: then it is
+independent of the skip connection, and cross terms vanish. S3 (2.13) is the limit of this with
+scale = depth^{-1/2}.
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Number
 from orderone.core.reals import real
 from orderone.theory.kernels.kernel import Kernel, Points
@@ -25,7 +28,7 @@ from orderone.theory.kernels.strips import Strip
 
 @dataclass(frozen=True, init=False)
 class Residual(Pointwise):
-    """h + scale * branch(h); the layers of the branch are separate arguments."""
+    """Residual block h + scale * branch(h); the layers of the branch are separate arguments."""
 
     branch: Sequential
     scale: float
@@ -36,10 +39,12 @@ class Residual(Pointwise):
         object.__setattr__(self, "scale", real(scale, "scale"))
         if not _independent(self.branch):
             ending = self.branch.layers[-1] if self.branch.layers else "no layer"
-            raise ValueError(
-                "Residual: expected a branch whose last weights are its own, got one that ends in"
-                f" {ending}, so that branch and skip connection are correlated; end the branch with"
-                " kernels.Dense(...)"
+            raise InputError(
+                "Residual: expected a branch that ends with a Dense layer, got one that ends with"
+                f" {ending}, so that branch and skip connection would be correlated; add"
+                " kernels.Dense(...) at its end",
+                "needs-dense-layer",
+                argument="branch",
             )
 
     @property
@@ -51,10 +56,11 @@ class Residual(Pointwise):
             return run([self], kernel)
         branch = self.branch(kernel)
         if branch.gap.shape != kernel.gap.shape:
-            raise ValueError(
-                "Residual: expected a branch that keeps the number of points, got"
+            raise InputError(
+                "Residual: expected a branch that does not change the number of points, got"
                 f" {kernel.gap.shape[0]} points at its start and {branch.gap.shape[0]} at its end;"
-                " pool behind the residual block, not inside"
+                " pool after the residual block, not inside",
+                argument="branch",
             )
 
         def read_branch(_: Pairs, strip: Strip) -> Pairs:
@@ -96,7 +102,7 @@ class Residual(Pointwise):
 
 
 def _independent(branch: Sequential) -> bool:
-    """Return whether the last layer that decides makes the branch independent of its input."""
+    """Return whether the branch is independent of its input; its last layers decide this."""
     for layer in reversed(branch.layers):
         if layer.independent is not None:
             return layer.independent

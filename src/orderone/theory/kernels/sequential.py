@@ -1,4 +1,4 @@
-"""Layers one after the other. Neighbours that are pointwise share a pass over the pairs."""
+"""Layers in sequence; neighbouring pointwise layers share one pass over the pairs."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -40,13 +40,13 @@ class Sequential(Layer):
 
 def repeat(layer: LayerInput, times: Count) -> Sequential:
     """Repeat `layer`, with new weights each time."""
-    layer = instance(layer, Layer, "layer", "give a layer such as kernels.Sequential(...)")
+    layer = instance(layer, Layer, "layer", "pass a layer such as kernels.Sequential(...)")
     copies = [layer] * count(times, "times", least=0)
     return Sequential(*copies)
 
 
 def unpacked(layer: Layer) -> tuple[Layer, ...]:
-    """Return the layers of a Sequential; any other layer as it is."""
+    """Return the layers of a Sequential, or a tuple of the one layer."""
     if isinstance(layer, Sequential):
         return layer.layers
     return (layer,)

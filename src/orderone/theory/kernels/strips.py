@@ -1,4 +1,4 @@
-"""The pairs of a symmetric matrix, each once, in strips of about equal size.
+"""Strips of about equal size that cover the pairs of a symmetric matrix once.
 
 1 1 1 1 1 1
   1 1 1 1 1          rows from the diagonal to the right, fewer where they are long;
@@ -29,7 +29,7 @@ class Strip(NamedTuple):
         matrix[self.columns, self.rows] = values.T
         matrix[self.rows, self.columns] = values
         square = matrix[self.rows, self.rows]
-        # Symmetric to the last bit, although both halves were computed separately.
+        # Make it symmetric to the last bit: both halves were computed separately.
         matrix[self.rows, self.rows] = (square + square.T) / 2
 
 

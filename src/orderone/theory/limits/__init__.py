@@ -1,5 +1,4 @@
-"""Limits of infinite depth and width: covariances and correlations of layers as solutions of
-differential equations.
+"""Limits of infinite depth and width: differential equations of covariances and correlations.
 
 S3 is Li & Nica, *Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks*.
 """

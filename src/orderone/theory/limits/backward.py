@@ -1,19 +1,19 @@
-"""The backward equation of a diffusion on a line, for averages E g(y_t) of paths that start at y.
+"""Backward equation of a diffusion on a line, for means E g(y_t) over paths that start at y.
 
     u_t = b(y) u_y + u_yy / 2,    u(0, y) = g(y),    u(t, y) = E g(y_t)
 
-Space: continuous polynomials on pieces of the line, Galerkin's way,
+Space: Galerkin's method with continuous polynomials on pieces of the line,
 
     <v, u_t> = <v, b u_y> - <v_y, u_y> / 2      for all v of the same kind
 
-which leaves ends free (u_y = 0) or holds them at g. Of a g that is not smooth all that counts are
-its integrals with v.
+with free ends (u_y = 0) or ends fixed at g. A g that is not smooth enters only through its
+integrals with v.
 
 Time: exp(t L) is an integral of the resolvent over a parabola around the spectrum,
 
     z = N / t (.1309 - .1194 s^2 + i s / 4)
 
-The trapezoidal rule in s converges as 2.85^{-N} whatever L is, stiff or not: L. N. Trefethen,
+The trapezoidal rule in s converges as 2.85^{-N} for any L, stiff or not: L. N. Trefethen,
 J. A. C. Weideman and T. Schmelzer, *Talbot quadratures and rational approximations*, BIT 46
 (2006).
 """
@@ -30,25 +30,24 @@ from scipy.sparse import csc_array, diags_array
 from scipy.sparse.linalg import splu
 
 Function = Callable[[np.ndarray], np.ndarray]
-DEGREE = 6  # of the polynomials
-PARTS = 16  # of a piece
+DEGREE = 6  # degree of the polynomials
+PARTS = 16  # parts of a piece
 POINTS = 16  # Gauss points in a part: integrals over kinks of g are exact to (piece / 256)^2
-NODES = 32  # of the parabola: 2.85^-32 is beyond rounding
-# Time that one parabola serves: transport widens the spectrum to a parabola of its own, which must
-# fit in.
+NODES = 32  # nodes on the parabola: 2.85^-32 is below rounding
+# Longest time for one parabola: the drift widens the spectrum, which must fit inside.
 LONGEST = 5.0
 
 
 @dataclass(frozen=True)
 class Backward:
-    """The equation on pieces of the line."""
+    """Backward equation on pieces of the line."""
 
     cuts: np.ndarray  # ends of the pieces, in order
     drift: Function
-    held: bool  # whether u stays g at the left end, as at the right one
+    fixed_left: bool  # whether u is fixed at g at the left end too, as at the right end
 
     def mean(self, g: Function, y: float, time: float) -> float:
-        """Return u(time, y); beyond the ends, u there."""
+        """Return u(time, y); for y beyond an end, return u at this end."""
         u = self._projected(g)
         steps = ceil(time / LONGEST)
         solvers = self._solvers(time / steps)
@@ -76,8 +75,10 @@ class Backward:
 
     @cached_property
     def _pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Middles, half lengths, and unknowns (pieces, DEGREE + 1): neighbours share the one
-        between them."""
+        """Return middles, half lengths, and indices of unknowns (pieces, DEGREE + 1).
+
+        Neighbouring pieces share the unknown at their common end.
+        """
         half = np.diff(self.cuts) / 2
         middle = self.cuts[:-1] + half
         unknowns = np.arange(len(half))[:, None] * DEGREE + np.arange(DEGREE + 1)
@@ -85,8 +86,10 @@ class Backward:
 
     @cached_property
     def _quadrature(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Points in [-1, 1], weights, and there the basis and its derivative,
-        (points, DEGREE + 1)."""
+        """Return points in [-1, 1], weights, and the basis and its derivative at the points.
+
+        The last two have the shape (points, DEGREE + 1).
+        """
         x, w = leggauss(POINTS)
         centre = (2 * np.arange(PARTS) + 1) / PARTS - 1
         x = (centre[:, None] + x / PARTS).ravel()
@@ -109,12 +112,12 @@ class Backward:
     @cached_property
     def _generator(self) -> csc_array:
         _, w, B, D = self._quadrature
-        spread = (D.T * w) @ D / self._pieces[1][:, None, None] / 2
-        moved = np.einsum("qi,eq,qj->eij", B, w * self.drift(self._points), D, optimize=True)
+        diffusion = (D.T * w) @ D / self._pieces[1][:, None, None] / 2
+        transport = np.einsum("qi,eq,qj->eij", B, w * self.drift(self._points), D, optimize=True)
         free = np.ones(self._pieces[2].max() + 1)
         free[-1] = 0
-        free[0] = not self.held
-        return csc_array(diags_array(free) @ self._assembled(moved - spread))
+        free[0] = not self.fixed_left
+        return csc_array(diags_array(free) @ self._assembled(transport - diffusion))
 
     def _assembled(self, blocks: np.ndarray) -> csc_array:
         rows = np.repeat(self._pieces[2][:, :, None], DEGREE + 1, 2)

@@ -1,4 +1,4 @@
-"""How the correlation of two inputs moves from layer to layer in an unshaped ReLU network.
+"""Correlation of two inputs from layer to layer in an unshaped ReLU network.
 
 At infinite width it is a recursion, at width n to leading order a Markov chain:
 
@@ -8,15 +8,17 @@ At infinite width it is a recursion, at width n to leading order a Markov chain:
     sigma_r^2 = 2 [K_1^2 (4 K_2 + 6) - 8 K_1 K_31 + 2 K_2]
 
 with c = 2 and M_2 = 5 in (4.14). Everything is computed for the gap 1 - rho, which falls as
-9 pi^2 / (2 l^2): with a = f_1 / 2 pi, b = f_2 / 2 pi and h = f_31 / 2 pi of `relu_moments` the
-constants cancel by hand,
+9 pi^2 / (2 l^2). With a = f_1 / 2 pi, b = f_2 / 2 pi and h = f_31 / 2 pi of `relu_moments` the
+constants cancel analytically,
 
     1 - 2 K_1 = gap - 2 a
     mu_r      = -rho sin^2 + rho b + a (10 + 2 rho^2 + 2 b) - 4 h
     sigma_r^2 = 2 [sin^4 - 4 rho sin^2 a + (2 + rho^2) b - 4 rho h
                    + a^2 (8 + 4 rho^2) + 4 rho a b - 8 a h + 4 a^2 b]
 
-and the expansion (4.16) follows; erratum S3.6 has its first omitted terms.
+and the expansion (4.16) follows; erratum S3.6 lists its first omitted terms.
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from math import pi
@@ -25,6 +27,7 @@ import array_api_compat
 import numpy as np
 
 from orderone.core.covariances import array, bounded
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Array, ArrayLike, Count, Number
 from orderone.core.normals import Normals
@@ -45,7 +48,7 @@ def sigma_r2(rho: ArrayLike) -> Array:
 
 
 def infinite_width_q(rho0: Number, depth: Count) -> np.ndarray:
-    """q_l = l^2 (1 - rho_l) for l = 1 ... depth at infinite width: S3 (4.2)-(4.3).
+    """Return q_l = l^2 (1 - rho_l) for l = 1 ... depth at infinite width: S3 (4.2)-(4.3).
 
     It tends to 9 pi^2 / 2, slowly.
     """
@@ -61,11 +64,11 @@ def infinite_width_q(rho0: Number, depth: Count) -> np.ndarray:
 def correlation_chain(
     rho0: ArrayLike, width: Count, depth: Count, samples: Count = 8192, seed: Count = 0
 ) -> Array:
-    """1 - rho after `depth` layers of the Markov chain, one for each sample.
+    """Return 1 - rho after `depth` layers of the Markov chain, one for each sample.
 
-    (4.13) leaves the law of xi open. Here the gap moves by a lognormal factor with the two moments
-    of (4.13), so that no correlation leaves the interval: normal steps would throw one sample in a
-    hundred past 1 at width 50.
+    (4.13) does not fix the distribution of xi. Here the gap is multiplied by a lognormal factor
+    with the two moments of (4.13), so that correlations stay in [-1, 1]: with normal steps one
+    sample in a hundred would exceed 1 at width 50.
     """
     rho, xp = array(rho0, "rho0")
     width = count(width, "width")
@@ -91,7 +94,7 @@ def _step(gap: Array, width: int, xi: Array) -> Array:
 
 
 def _moments(gap: Array) -> tuple[Array, Array, Array]:
-    """Return the gap one layer on at infinite width, mu_r and sigma_r^2."""
+    """Return the gap of the next layer at infinite width, mu_r and sigma_r^2."""
     theta = angle_of_gap(gap)
     rho = 1 - gap
     sin2 = gap * (2 - gap)
@@ -109,7 +112,9 @@ def _moments(gap: Array) -> tuple[Array, Array, Array]:
 def _gap(values: ArrayLike, name: str = "rho", single: bool = False) -> Array:
     rho, xp = array(values, name)
     if single and rho.ndim:
-        raise ValueError(f"{name}: expected one correlation, got shape {tuple(rho.shape)}")
+        raise InputError(
+            f"{name}: expected one correlation, got shape {tuple(rho.shape)}", argument=name
+        )
     if not bool(xp.all((rho >= -1) & (rho <= 1))):
-        raise ValueError(f"{name}: expected a correlation in [-1, 1], got {rho!r}")
+        raise InputError(f"{name}: expected a correlation in [-1, 1], got {rho!r}", argument=name)
     return 1 - rho

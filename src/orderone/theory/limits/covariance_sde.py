@@ -1,12 +1,13 @@
-"""The neural covariance SDE: layer covariances of a shaped network whose depth is in proportion to
-its width.
+"""Neural covariance SDE: covariances of a shaped network with depth proportional to width.
 
     dV = b(V) dt + Sigma(V)^{1/2} dB                                                        S3 (2.7)
     Sigma_{ab,cd} = V_ac V_bd + V_ad V_bc
 
 V_0 is the covariance of the inputs; t = layer / width lies in [0, T]. b is (2.8) for shaped
 ReLU-like activations and (2.9) for smooth ones. Erratum S3.2: the sign in nu is that of (2.8).
-`drift` has the flows of b, `integrators` the steps.
+The module `drift` contains the flows of b, `integrators` the steps.
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import array_api_compat
 import numpy as np
 
 from orderone.core.covariances import bounded, covariance
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Array, ArrayLike, Count, Name, Number
 from orderone.core.normals import Normals
@@ -26,32 +27,32 @@ from orderone.theory.limits.shaped import PhiInput, ShapedReLU, ShapedSmooth
 
 ACTIVATIONS = ("shaped-relu", "shaped-smooth", "linear")
 PATHS = 8192
-# Numbers of V that are moved at once: what stays in a core's cache; what fills a GPU.
+# Entries of V in one block: as many as fit in the cache of a CPU core, or fill a GPU.
 AT_ONCE_ON_CPU = 2**17
 AT_ONCE_ELSEWHERE = 2**22
-# Smooth drifts can blow up; S3 Definition A.6 stops a path that leaves a large ball: here, so many
-# times its start or 1.
+# Smooth drifts can blow up; S3 Definition A.6 stops a path that leaves a large ball. Its radius
+# here is this factor times the larger of the start and 1.
 STOPPED_AT = 1e4
 
 
 @dataclass(frozen=True)
 class Paths:
-    """Result of a simulation: final covariances, and what had to be done to keep them valid."""
+    """Result of a simulation: final covariances, and the numbers of corrections."""
 
     V: Array  # (paths, m, m)
-    projected: int  # steps that left the covariances and were put back; 0 for "geometric"
-    stopped: int  # paths that grew beyond `STOPPED_AT` and stayed where they were before
+    projected: int  # steps that left the covariances and were projected; 0 for "geometric"
+    stopped: int  # paths that were stopped before they exceeded `STOPPED_AT`
     steps: int
     dt: float
 
 
 @dataclass(frozen=True)
 class CovarianceSDE:
-    """`activation`: "shaped-relu" with c_plus and c_minus, "shaped-smooth" with phi and a, or
-    "linear".
+    """Neural covariance SDE of one activation.
 
-    `phi` is tanh, sin, atan, asinh, expm1, or a function of arrays with phi(0) = 0 and phi'(0) = 1.
-    c_plus = c_minus is a linear network: the drift vanishes.
+    `activation` is "shaped-relu" with c_plus and c_minus, "shaped-smooth" with phi and a, or
+    "linear". `phi` is tanh, sin, atan, asinh, expm1, or a function of arrays with phi(0) = 0 and
+    phi'(0) = 1. With c_plus = c_minus the network is linear: the drift vanishes.
     """
 
     activation: Name = "shaped-relu"
@@ -61,7 +62,7 @@ class CovarianceSDE:
     a: Number = 1.0
 
     def __post_init__(self) -> None:
-        _ = self.drift  # whatever is wrong with it should be said now
+        _ = self.drift  # raises for invalid arguments
 
     @property
     def drift(self) -> Drift:
@@ -83,13 +84,13 @@ class CovarianceSDE:
         scheme: Name = "geometric",
         antithetic: bool = False,
     ) -> Array:
-        """Covariances at time T, (paths, m, m), of the kind, dtype and device of V0.
+        """Return covariances at time T, (paths, m, m), of the library, dtype and device of V0.
 
         `V0` is (m, m), for `paths` paths (8192 if None), or (paths, m, m), a start for each.
         `scheme` is "geometric" (weak order 2, never leaves the covariances) or "euler". Equal seeds
         give equal numbers. With `antithetic`, paths 2k and 2k + 1 have opposite noise. Steps are in
-        double precision for any dtype; what rounding to float32 makes indefinite gets its variances
-        raised by a few units of rounding.
+        double precision for any dtype. If rounding to float32 makes a covariance indefinite, its
+        variances are raised by a few units of rounding.
         """
         return self.simulate(V0, T, paths, dt, seed, scheme, antithetic).V
 
@@ -103,8 +104,7 @@ class CovarianceSDE:
         scheme: Name = "geometric",
         antithetic: bool = False,
     ) -> Paths:
-        """The arguments of `sample`, and its result with the number of projected steps and of
-        stopped paths."""
+        """Return the result of `sample` with the numbers of projected steps and stopped paths."""
         start, xp = covariance(V0, batch=True)
         number, h = steps(T, dt)
         paths = _number_of_paths(paths, start)
@@ -122,7 +122,7 @@ class CovarianceSDE:
                 V_start = start[first:last]
             else:
                 V_start = xp.broadcast_to(start, (last - first, *start.shape))
-            # in single precision steps leave the covariances by more than rounding
+            # in single precision, steps would leave the covariances by more than rounding
             V_start = xp.astype(V_start, xp.float64)
             solver = integrator(self.drift, h, Normals(V_start, seed, i, antithetic))
             V_end, newly_stopped = _run(solver, self.drift, V_start, number)
@@ -144,7 +144,7 @@ def _run(solver: Geometric | Euler, drift: Drift, V0: Array, number: int) -> tup
     calls = number + 1 if number else 0  # one of `start`, then the steps
     for k in range(calls):
         before = V
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is stopped
+        with np.errstate(over="ignore", invalid="ignore"):  # paths that overflow are stopped
             if k == 0:
                 V = solver.start(V)
             else:
@@ -157,8 +157,10 @@ def _run(solver: Geometric | Euler, drift: Drift, V0: Array, number: int) -> tup
 
 
 def _split(V0: Array, drift: Drift) -> tuple[Array, Array]:
-    """Return correlations (m, m, paths) and norms (m, paths) where the SDE does not see norms:
-    nothing overflows then."""
+    """Return correlations (m, m, paths) and norms (m, paths), so that nothing overflows.
+
+    If the SDE depends on norms, return covariances and norms of 1.
+    """
     xp = array_api_compat.array_namespace(V0)
     V = xp.asarray(xp.permute_dims(V0, (1, 2, 0)), copy=True)
     norm = xp.sqrt(bounded(diagonal(V), 0.0))
@@ -169,7 +171,7 @@ def _split(V0: Array, drift: Drift) -> tuple[Array, Array]:
 
 
 def _valid(V: Array) -> Array:
-    """Make V symmetric, with no correlation beyond 1 by rounding."""
+    """Make V symmetric and clip correlations to [-1, 1] in place."""
     xp = array_api_compat.array_namespace(V)
     for i in range(V.shape[0]):
         for j in range(i):
@@ -182,7 +184,7 @@ def _valid(V: Array) -> Array:
 def _rounded(V: Array, dtype: object) -> Array:
     """Return (paths, m, m) as covariances of `dtype`.
 
-    A diagonal larger by 2 m roundings outweighs the rounding of all entries.
+    A diagonal raised by 2 m units of rounding compensates the rounding of all entries.
     """
     xp = array_api_compat.array_namespace(V)
     if dtype == V.dtype:
@@ -208,14 +210,15 @@ def _number_of_paths(paths: Count | None, start: Array) -> int:
             return PATHS
         return count(paths, "paths")
     if paths is not None and count(paths, "paths") != len(start):
-        raise ValueError(
-            f"paths: expected {len(start)}, one for each V0, got {paths}; leave it out"
+        raise InputError(
+            f"paths: expected {len(start)}, one for each V0, got {paths}; omit this argument",
+            argument="paths",
         )
     return len(start)
 
 
 def _block(start: Array) -> int:
-    """Return the number of paths that are moved together."""
+    """Return the number of paths that are computed together."""
     on_host = str(array_api_compat.device(start)) == "cpu"
     numbers = AT_ONCE_ON_CPU if on_host else AT_ONCE_ELSEWHERE
     pairs = numbers // int(np.prod(start.shape[-2:])) // 2

@@ -1,5 +1,4 @@
-"""How norms and correlations of a random network of width n are spread between initializations, at
-depth d.
+"""Distribution of norms and correlations over initializations, at width n and depth d.
 
 **Norms.** log V_aa of one input has, between initializations, the variance
 
@@ -8,22 +7,24 @@ depth d.
     residual, beta    [2 + d (4b + 2b^2) / (1+b)^2 + ...] / n                `residual_variance`
 
 with b = beta^2 / 2 the share that one branch adds. For beta = 1 / sqrt(d) this is about 4.7 / n,
-for any depth. In the limit log V_aa is normal, and the mean of V_aa is what the growth says.
+for any depth. In the limit log V_aa is normal, and `growth` is the log of the mean of V_aa.
 
-**Correlations** of two inputs: the limit laws, ReLU by the unshaped SDE (4.8) in its exact form,
-shaped ReLU by the SDE (2.7) with its drift speeded up to one unit over the depth, residual networks
-by their recursion rho' = (rho + beta^2 J(rho)) / (1 + b), S3 (2.12)-(2.13) with erratum S3.3.
+**Correlations** of two inputs follow the limit laws: for ReLU the unshaped SDE (4.8) in its exact
+form; for shaped ReLU the SDE (2.7) with its drift rescaled to one unit over the depth; for residual
+networks their recursion rho' = (rho + beta^2 J(rho)) / (1 + b), S3 (2.12)-(2.13) with erratum S3.3.
 
 **Other activations** have no limit law here: networks are sampled, with c = 1 / E phi(g)^2, for
-which V = 1 stays 1 on the average of one layer. Of wide layers only some neurons are drawn, around
-means that are exact: `small_networks`. Wide residual networks, whose neurons are never drawn anew,
-are sampled at a smaller width instead; to first order in 1 / n what differs from the recursion
+which one layer preserves V = 1 on average. In wide layers only some neurons are drawn, around exact
+means: `small_networks`. Wide residual networks, whose neurons are not drawn again in each layer,
+are sampled at a smaller width instead. To first order in 1 / n the difference from the recursion
 V' = V + beta^2 E phi phi of infinite width is proportional to 1 / n in the mean and to 1 / sqrt(n)
 in the spread.
 
 **Small networks**, of fewer than 20 layers or 30 neurons, are far from these limits:
-`small_networks` samples them as they are. The few that are small in one direction and too large to
-sample in the other get the limit laws and a caveat.
+`small_networks` samples them directly. Networks that are small in one direction and too large to
+sample in the other use the limit laws with a caveat.
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from math import log1p, sqrt
 import numpy as np
 from scipy.special import ndtri
 
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
@@ -56,17 +58,17 @@ from orderone.theory.limits.unshaped import UnshapedCorrelationSDE
 ACTIVATIONS = ("relu", "shaped-relu", "linear")  # those with a limit law
 PATHS = 4096
 STEPS = 100
-LEVELS = (np.arange(PATHS) + 0.5) / PATHS  # quantiles that stand for samples of a law
-LARGEST = 10**15  # of depth and width
-GROWN = 300.0  # log of V that is still sampled
-FEWEST = 20  # networks that tell of a law
+LEVELS = (np.arange(PATHS) + 0.5) / PATHS  # levels of quantiles that represent a law
+LARGEST = 10**15  # bound of depth and width
+LARGEST_LOG_V = 300.0  # networks with larger V are not sampled
+FEWEST = 20  # smallest number of networks that estimates a law
 ROUGH = (
-    "shallow or narrow networks are far from the limits that these numbers come from;"
+    "the numbers are those of a limit, from which shallow or narrow networks are far;"
     " sample_network is exact"
 )
 ROUNDING = 2e-16
-WEAK = 0.1  # beta^2 of a branch that moves a layer little
-DEEPEST = 2000  # layers that are followed one by one; beyond, laws of large depth take over
+WEAK = 0.1  # beta^2 below which a branch changes a layer little
+DEEPEST = 2000  # layers that are computed one by one; deeper networks use laws of large depth
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +83,11 @@ class DepthLaw:
     activation: str
     residual: float | None  # factor of the branches
     rho0: float
-    growth: float  # log of how much the mean of V_aa grows
+    growth: float  # log of the factor by which the mean of V_aa grows
     norm_spread: float  # standard deviation of log V_aa
     log_norms: np.ndarray  # samples of log V_aa
     correlations: np.ndarray  # samples of rho
-    caveat: str = ""  # where the numbers are rough
+    caveat: str = ""  # says why the numbers are rough, if they are
 
 
 def depth_law(
@@ -98,19 +100,21 @@ def depth_law(
     phi: PhiInput = "tanh",
     a: Number = 1.0,
 ) -> DepthLaw:
-    """The spread of norms and correlations after `depth` layers; arguments as for
-    `depth_report`."""
+    """Return the distribution of norms and correlations after `depth` layers.
+
+    The arguments are those of `depth_report`.
+    """
     n = count(width, "width", most=LARGEST)
     d = count(depth, "depth", most=LARGEST)
     rho = real(rho0, "rho0", least=-1, most=1)
     beta = _branch(residual, d)
     kind, function = _activation(activation, d, phi, a)
     if kind not in ACTIVATIONS or (beta is not None and kind != "relu"):
-        return _of_samples(function, kind, beta, n, d, rho)
+        return _sampled_law(function, kind, beta, n, d, rho)
     growth = 0.0 if beta is None else d * log1p(beta**2 / 2)
     law = None
     caveat = ""
-    if is_small(n, d) and can_be_sampled(n, d) and growth < GROWN:
+    if is_small(n, d) and can_be_sampled(n, d) and growth < LARGEST_LOG_V:
         law = _sampled(kind, beta, n, d, rho)
     if law is None:
         law = _limits(kind, beta, n, d, rho, growth)
@@ -119,7 +123,7 @@ def depth_law(
 
 
 def _activation(activation: Name, d: int, phi: PhiInput, a: Number) -> tuple[str, Activation]:
-    """Return the name of an activation, and the function that it is at this depth."""
+    """Return the name of an activation, and its function at this depth."""
     name = activation.lower() if isinstance(activation, str) else activation
     if name in ("shaped-smooth", "shaped"):
         shaped = ShapedSmooth(phi, a)
@@ -133,14 +137,20 @@ def _activation(activation: Name, d: int, phi: PhiInput, a: Number) -> tuple[str
     return function.name, function
 
 
-def _of_samples(
+def _sampled_law(
     phi: Activation, kind: str, beta: float | None, n: int, d: int, rho: float
 ) -> DepthLaw:
-    if d > DEEPEST or not phi.second_moment(1.0) > 0:
-        raise ValueError(
-            f"depth: expected at most {DEEPEST} layers of {kind}, which must not be zero; got {d};"
-            " networks of relu, and without skip connections of shaped-relu and linear, may be"
-            " deeper"
+    if d > DEEPEST:
+        raise InputError(
+            f"depth: expected at most {DEEPEST} layers of {kind}, got {d}; only relu, and without"
+            " skip connections shaped-relu and linear, have laws for deeper networks",
+            argument="depth",
+        )
+    if not phi.second_moment(1.0) > 0:
+        raise InputError(
+            f"activation: expected a function other than 0, got {kind}",
+            "dead-network",
+            argument="activation",
         )
     with np.errstate(over="ignore", invalid="ignore"):
         whole = n <= FEW or n * d <= IN_FULL
@@ -151,8 +161,11 @@ def _of_samples(
         else:
             norms, correlations = sampled_wide(phi, n, d, rho)
     if norms.size < FEWEST or not np.isfinite([norms, correlations]).all():
-        raise ValueError(
-            f"depth: expected networks that live, but {d} layers of {kind} die or overflow"
+        raise InputError(
+            f"depth: expected networks with finite activations other than 0; after {d} layers of"
+            f" {kind} activations are 0 or overflow",
+            "dead-network",
+            argument="depth",
         )
     caveat = ""
     if beta is not None and not whole:
@@ -173,7 +186,7 @@ def _infinite(phi: Activation, beta: float, d: int, rho: float) -> tuple[float, 
 def _at_width(
     times: float, norms: np.ndarray, correlations: np.ndarray, limit: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Move samples to a width that is larger by a factor; correlations on Fisher's scale."""
+    """Rescale samples to a larger width, `times` theirs; correlations on Fisher's scale."""
 
     def moved(x: np.ndarray, at: float) -> np.ndarray:
         return at + (x.mean() - at) / times + (x - x.mean()) / sqrt(times)
@@ -185,8 +198,7 @@ def _at_width(
 def _limits(
     kind: str, beta: float | None, n: int, d: int, rho: float, growth: float
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return spread and samples of log V, and samples of rho, by the laws of large depth and
-    width."""
+    """Return spread and samples of log V, and samples of rho, of the limit laws."""
     if beta is not None:
         variance = residual_variance(beta, d)
         correlations = _residual_correlations(beta, n, d, rho)
@@ -200,7 +212,7 @@ def _limits(
 def _sampled(
     kind: str, beta: float | None, n: int, d: int, rho: float
 ) -> tuple[float, np.ndarray, np.ndarray] | None:
-    """Return the same from networks; None where too few of them live."""
+    """Return the same from sampled networks; None if too few have activations other than 0."""
     if beta is None:
         minor = {"relu": 0.0, "shaped-relu": 1 - d**-0.5, "linear": 1.0}[kind]
         norms, correlations = sampled(bent(minor), None, n, d, rho)
@@ -227,8 +239,10 @@ def _branch(residual: Number | bool | None, depth: int) -> float | None:
 
 
 def residual_variance(beta: float, depth: int) -> float:
-    """Return n Var log V: the first layer, the noise of each branch, and units that stay positive
-    from layer to layer.
+    """Return n Var log V of a residual network.
+
+    The terms are the first layer, the noise of each branch, and the correlation between layers,
+    because units tend to stay positive.
 
     The share of relu(z)^2 in z^2 is 1/2 + sum sign(z) z^2 / (2 sum z^2). Its deviation has
     covariance h(c) / 4n between layers whose z have correlation c = (1 + b)^{-k/2}, where
@@ -237,7 +251,7 @@ def residual_variance(beta: float, depth: int) -> float:
     """
     beta, depth, times = _coarse(beta, depth)
     b = beta**2 / 2
-    share = 2 * b / (1 + b)  # what a deviation of the share does to log V in one layer
+    share = 2 * b / (1 + b)  # change of log V per deviation of the share, in one layer
     lags = np.arange(depth)
     c = np.exp(-lags * log1p(b) / 2)
     h = 4 * K2(c) - (1 + 2 * c**2)
@@ -247,10 +261,10 @@ def residual_variance(beta: float, depth: int) -> float:
 
 
 def _coarse(beta: float, depth: int) -> tuple[float, int, float]:
-    """Return branch, layers and repetitions that do the same as many layers.
+    """Return branch factor, layers and repetitions that approximate more layers.
 
-    Of weak branches only the sum of beta^2 matters, so fewer may be stronger; with strong ones
-    variances grow in proportion to depth, and correlations have long arrived.
+    For weak branches only the sum of beta^2 matters, so fewer and stronger branches do the same.
+    With strong branches variances grow in proportion to depth, and correlations have converged.
     """
     ratio = max(1.0, depth / DEEPEST)
     layers = min(depth, DEEPEST)
@@ -275,8 +289,7 @@ def _correlations(kind: str, n: int, d: int, rho: float) -> np.ndarray:
 
 
 def _relu_correlations(rho: float, n: int, d: int) -> np.ndarray:
-    """Return samples by (4.8), which tells how networks spread around the infinite-width recursion;
-    the recursion carries the early layers."""
+    """Return samples: the infinite-width recursion times the noise of (4.8) around it."""
     if rho == 1:
         return np.ones(PATHS)
     T = d / n
@@ -288,8 +301,10 @@ def _relu_correlations(rho: float, n: int, d: int) -> np.ndarray:
 
 
 def _residual_correlations(beta: float, n: int, d: int, rho: float) -> np.ndarray:
-    """Return quantiles of the recursion with linear noise around it: the first layer's, then z w
-    and w w of each branch w."""
+    """Return quantiles of the recursion with linearized noise around it.
+
+    The noise is that of the first layer, and of z w and w w for each branch w.
+    """
     beta, d, _ = _coarse(beta, d)
     b = beta**2 / 2
     variance = (1 - rho**2) ** 2 / n

@@ -1,11 +1,13 @@
-"""How deep is too deep: what depth d does to a random network of width n, and what would help.
+"""Verdict on the depth of a random network: how deep is too deep at width n, and what to change.
 
-The numbers are those of `depth_law`; here is the verdict. The regimes are
+`depth_law` computes the numbers; this module judges them. The regimes are
 
-    gaussian      kernels hardly vary, networks are Gaussian processes
-    lognormal     norms vary by a factor of order one and the infinite-width picture fails
-    degenerate    inputs have become one (1 - rho below 1 %, and below a tenth of its start), or
+    gaussian      kernels hardly vary between initializations: networks are Gaussian processes
+    lognormal     norms vary by a factor of order one: infinite width is a bad approximation
+    degenerate    all inputs look alike (1 - rho below 1 %, and below a tenth of its start), or
                   norms vary by factors of e^2 and more
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from collections.abc import Mapping
@@ -21,14 +23,14 @@ from orderone.theory.limits.shaped import PhiInput
 QUANTILES = (0.05, 0.5, 0.95)
 GAUSSIAN = 0.3  # standard deviation of log V below which a network is Gaussian
 DEGENERATE = 2.0  # and above which it is degenerate
-COLLAPSED = 0.01  # median of 1 - rho below which inputs have become one
-LOST = 0.1  # and as a share of where it started
-EXPLODED = 14.0  # log of how much V grows: activations a thousand times as large
+COLLAPSED = 0.01  # median of 1 - rho below which inputs look alike
+LOST = 0.1  # the same as a share of its start
+EXPLODED = 14.0  # log of the growth of V: activations a thousand times as large
 
 
 @dataclass(frozen=True)
 class DepthReport:
-    """Norms and correlations after the last layer, a verdict, and what to change."""
+    """Norms and correlations after the last layer, a verdict, and remedies."""
 
     width: int
     depth: int
@@ -36,13 +38,13 @@ class DepthReport:
     residual: float | None  # factor of the branches
     rho0: float
     ratio: float  # depth / width
-    growth: float  # of the mean of V_aa over the depth, as a factor
+    growth: float  # factor by which the mean of V_aa grows over the depth
     norm_spread: float  # standard deviation of log V_aa between initializations
     correlation: Mapping[float, float]  # quantile -> rho of two inputs that start at rho0
     regime: str  # gaussian | lognormal | degenerate
     reasons: tuple[str, ...]
     remedies: tuple[str, ...]
-    caveat: str = ""  # where the numbers are rough
+    caveat: str = ""  # says why the numbers are rough, if they are
 
     def __hash__(self) -> int:
         return hash((self.width, self.depth, self.activation, self.residual, self.rho0))
@@ -82,19 +84,18 @@ def depth_report(
     phi: PhiInput = "tanh",
     a: Number = 1.0,
 ) -> DepthReport:
-    """What `depth` layers of this width do to norms and correlations at initialization, and what to
-    change.
+    """Report the effect of depth on norms and correlations at initialization, with remedies.
 
-    `activation`: relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)), shaped-smooth (s phi(x / s)
-    with s = a sqrt(depth)), linear, or any other that `theory.activations` knows. `residual`: the
-    factor of the branches of a ResNet, S3 (2.12), or True for 1/sqrt(depth). `rho0` is the
-    correlation of the two inputs that are followed.
+    `activation` is relu, shaped-relu (slopes 1 and 1 - 1/sqrt(depth)), shaped-smooth (s phi(x / s)
+    with s = a sqrt(depth)), linear, or any other name or function that `theory.activations`
+    accepts. `residual` is the factor of the branches of a ResNet, S3 (2.12), or True for
+    1/sqrt(depth). `rho0` is the correlation of the two inputs at the start.
     """
     return judged(depth_law(width, depth, activation, residual, rho0, phi=phi, a=a))
 
 
 def judged(law: DepthLaw) -> DepthReport:
-    """Return the law in three quantiles, with a verdict and what to change."""
+    """Return the law in three quantiles, with a verdict and remedies."""
     quantiles = np.quantile(law.correlations, QUANTILES)
     reasons = _reasons(law.norm_spread, 1 - float(quantiles[1]), law.growth, law.rho0)
     if reasons:
@@ -125,7 +126,7 @@ def _reasons(spread: float, gap: float, growth: float, rho: float) -> tuple[str,
     if gap < min(COLLAPSED, LOST * (1 - rho)):
         reasons.append(f"all inputs look alike: the median of 1 - rho is {gap:.2g}")
     if spread > DEGENERATE:
-        reasons.append(f"norms of two initializations differ by a factor of e^{spread:.2g}")
+        reasons.append(f"norms vary between initializations by a factor of e^{spread:.2g}")
     if growth > EXPLODED:
         reasons.append(f"activations grow by e^{growth / 2:.3g}")
     return tuple(reasons)
@@ -134,13 +135,13 @@ def _reasons(spread: float, gap: float, growth: float, rho: float) -> tuple[str,
 def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tuple[str, ...]:
     if regime == "gaussian":
         return ()
-    scale = f"{d**-0.5:.3g} = 1/sqrt(depth)"  # at depth 1 that is no change, nor is shaping
+    scale = f"{d**-0.5:.3g} = 1/sqrt(depth)"  # no change at depth 1
     if beta is not None:
         if beta > 1.5 * d**-0.5:
             return (f"scale residual branches by {scale}",)
         wide = int(np.ceil(residual_variance(d**-0.5, d) / GAUSSIAN**2))
         if wide > n:
-            return (f"take a width of {wide} or more",)
+            return (f"use a width of {wide} or more",)
         return ()
     wide = int(np.ceil(2 * d / GAUSSIAN**2))
     remedies = []
@@ -156,6 +157,6 @@ def _remedies(n: int, d: int, kind: str, beta: float | None, regime: str) -> tup
         " at any depth"
     )
     if d > n * GAUSSIAN**2 / 2:
-        left = f"shaping leaves log V varying by +-{sqrt(2 * d / n):.2g}"
+        left = f"after shaping log V still varies by +-{sqrt(2 * d / n):.2g}"
         remedies.append(f"{left}; a width of {wide} would keep it below {GAUSSIAN}")
     return tuple(remedies)

@@ -1,16 +1,16 @@
-"""How far two samples of a number are apart, with intervals.
+"""Distances between the distributions of two samples, with confidence intervals.
 
     KS = sup |F - G|,   W1 = int |F - G| dx,   energy = (2 int (F - G)^2 dx)^{1/2}
 
-F and G are the empirical distribution functions of the samples. All three are norms of F - G, so
-with the laws' own functions F_0 and G_0 the triangle inequality says
+F and G are the empirical distribution functions of the samples. All three are norms of F - G. With
+the true distribution functions F_0 and G_0 the triangle inequality says
 
     | ||F - G|| - ||F_0 - G_0|| |  <=  ||D||,      D = (F - F_0) - (G - G_0)
 
-and the bootstrap, which draws both samples again with replacement, knows the law of D for any two
-laws, equal ones included, where that of a distance itself is lost: resampling adds noise, and noise
-pushes distances up. The interval is the estimate, less and more a quantile of ||D||, cut at zero:
-it holds the distance of the laws at least as often as it says.
+The bootstrap, which draws both samples again with replacement, estimates the distribution of D for
+any two laws, equal ones included. It cannot estimate that of the distance itself: resampling adds
+noise, and noise increases distances. The interval is the estimate plus and minus a quantile of
+||D||, cut at zero: it contains the true distance at least as often as its confidence level says.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderone.core.covariances import numpy
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import ArrayLike, Count, Name, Number
 from orderone.core.real_arrays import finite
@@ -28,7 +28,7 @@ from orderone.core.reals import real
 
 @dataclass(frozen=True)
 class Distance:
-    """A distance of two laws, estimated from samples, with its interval."""
+    """Distance of two distributions, estimated from samples, with its confidence interval."""
 
     name: str
     value: float
@@ -43,18 +43,17 @@ class Distance:
 
 
 def ks(x: ArrayLike, y: ArrayLike) -> float:
-    """Kolmogorov-Smirnov."""
+    """Return the Kolmogorov-Smirnov distance."""
     return _between("ks", x, y)
 
 
 def wasserstein(x: ArrayLike, y: ArrayLike) -> float:
-    """Wasserstein-1, in the units of the samples."""
+    """Return the Wasserstein-1 distance, in the units of the samples."""
     return _between("wasserstein", x, y)
 
 
 def energy(x: ArrayLike, y: ArrayLike) -> float:
-    """Energy distance: the root of 2 E d(X, Y) - E d(X, X') - E d(Y, Y'), d the distance of
-    numbers."""
+    """Return the energy distance sqrt(2 E |X - Y| - E |X - X'| - E |Y - Y'|)."""
     return _between("energy", x, y)
 
 
@@ -66,12 +65,15 @@ def distance(
     confidence: Number = 0.95,
     seed: Count = 0,
 ) -> Distance:
-    """`kind` is ks, wasserstein or energy."""
+    """Return a distance with a bootstrap interval; `kind` is ks, wasserstein or energy."""
     sample_x, sample_y = _samples(x, y)
     name = one_of(kind, NORMS, "distance")
     level = real(confidence, "confidence", above=0)
     if level >= 1:
-        raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence!r}")
+        raise InputError(
+            f"confidence: expected a number between 0 and 1, got {confidence!r}",
+            argument="confidence",
+        )
     points, at_x, at_y = _places(sample_x, sample_y)
     norm = NORMS[name]
     width = np.diff(points)
@@ -88,7 +90,7 @@ def distance(
 
 
 def _places(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the points of both samples in order, and which of them each number is."""
+    """Return the sorted points of both samples, and for each sample the indices of its numbers."""
     points, where = np.unique(np.concatenate([x, y]), return_inverse=True)
     return points, where[: x.size], where[x.size :]
 

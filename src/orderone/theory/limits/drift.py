@@ -5,8 +5,8 @@ ReLU-like, S3 (2.8) (erratum S3.2: (3.7) and (3.12) print another sign):
     b_ab    = nu(rho_ab) sqrt(V_aa V_bb)
     nu(rho) = k (sqrt(1 - rho^2) - rho arccos(rho)),    k = (c_+ - c_-)^2 / (2 pi)
 
-The diagonal stays. One Euler step is rho -> (1 - pi k h) rho + pi k h (2 K_1(rho)): for pi k h <= 1
-a mixture of two kernels, the linear one and that of a ReLU layer, and so a kernel itself.
+The diagonal is constant. One Euler step is rho -> (1 - pi k h) rho + pi k h (2 K_1(rho)): for
+pi k h <= 1 a mixture of two kernels, the linear one and that of a ReLU layer, and so a kernel.
 
 Smooth, S3 (2.9), with alpha = phi''(0)^2 / 4a^2 and beta = phi'''(0) / 2a^2: the sum of two flows,
 
@@ -14,11 +14,14 @@ Smooth, S3 (2.9), with alpha = phi''(0)^2 / 4a^2 and beta = phi'''(0) / 2a^2: th
     V_ab' = beta V_ab (V_aa + V_bb - 2)
 
 An Euler step of the first is made of sums and elementwise products of covariances if
-3 alpha h <= 1. The second is solved exactly: V_aa' = 2 beta V_aa (V_aa - 1), and correlations stay.
+3 alpha h <= 1. The second is solved exactly: V_aa' = 2 beta V_aa (V_aa - 1), and correlations are
+constant.
 
-Heun's method is u/2 + E(E(u))/2 with the Euler step E, again a mixture: second order, and it stays
-in the cone. Arrays are (m, m, paths), lower triangle read and written, the upper one mirrored by
-whoever needs it.
+Heun's method is u/2 + E(E(u))/2 with the Euler step E, again a mixture: second order, and the
+result is a covariance. Arrays are (m, m, paths). Only the lower triangle is read and written;
+callers mirror it where they need the upper one.
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from dataclasses import dataclass
@@ -29,21 +32,22 @@ from typing import ClassVar, TypeAlias
 import array_api_compat
 
 from orderone.core.covariances import bounded
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array
 
 MOST_PARTS = 100
-LARGEST_GROWTH = 1e4  # of a variance in one step; the path is stopped then, see `covariance_sde`
+LARGEST_GROWTH = 1e4  # of a variance in one step; `covariance_sde` then stops the path
 
 
 @dataclass(frozen=True)
 class ReLUDrift:
-    """S3 (2.8)."""
+    """Drift of ReLU-like activations: S3 (2.8)."""
 
     k: float
     scale_free: ClassVar[bool] = True  # V -> D V D for a diagonal D commutes with the SDE
 
     def flow(self, V: Array, h: float) -> Array:
-        """Move V by the drift for a time h, row by row, in place."""
+        """Apply the drift to V for a time h, row by row, in place."""
         if self.k == 0:
             return V
         xp = array_api_compat.array_namespace(V)
@@ -78,14 +82,14 @@ class ReLUDrift:
 
 @dataclass(frozen=True)
 class SmoothDrift:
-    """S3 (2.9)."""
+    """Drift of smooth activations: S3 (2.9)."""
 
     alpha: float
     beta: float
     scale_free: ClassVar[bool] = False
 
     def flow(self, V: Array, h: float) -> Array:
-        """Return V moved by the drift for a time h."""
+        """Return V after the drift has acted for a time h."""
         parts = _parts(3 * self.alpha * h)
         for _ in range(parts):
             V = self._bend(V, h / parts / 2)
@@ -110,7 +114,7 @@ class SmoothDrift:
     def _stretch(self, V: Array, h: float) -> Array:
         """Solve the second flow: V_aa(h) / V_aa(0) = 1 / (V_aa - (V_aa - 1) e^{2 beta h}).
 
-        What blows up on the way is cut off.
+        Growth is bounded by `LARGEST_GROWTH`.
         """
         if self.beta == 0:
             return V
@@ -121,11 +125,13 @@ class SmoothDrift:
 
 
 def _parts(strength: float) -> int:
-    """Return into how many parts a flow is cut so that each Euler step is a mixture."""
+    """Return the number of parts of a flow for which each Euler step is a mixture."""
     if strength > MOST_PARTS:
-        raise ValueError(
-            f"dt: expected a smaller step, or c or 1/a: one step bends {strength:.3g} times as much"
-            " as it may"
+        raise InputError(
+            f"dt: expected a smaller step; the drift of one step is {strength:.3g}, the largest"
+            f" allowed is {MOST_PARTS}; decrease dt, |c_plus - c_minus| or 1/a",
+            "step-too-large",
+            argument="dt",
         )
     return max(1, ceil(strength))
 

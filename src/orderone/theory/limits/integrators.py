@@ -6,8 +6,8 @@
 With V = A A^T the noise is A dS A^T, S symmetric with Var S_ii = 2 dt and Var S_ij = dt. Two
 schemes:
 
-**euler** (Euler-Maruyama, weak order 1) adds b h + A S A^T. Nothing keeps the sum positive
-semidefinite: where it is not, negative eigenvalues are set to zero, and the step is counted.
+**euler** (Euler-Maruyama, weak order 1) adds b h + A S A^T. The sum need not be positive
+semidefinite: if it is not, negative eigenvalues are set to zero, and the step is counted.
 
 **geometric** (weak order 2, positive semidefinite by construction) splits the generator. On
 Cholesky factors the noise is multiplication by a random triangular matrix,
@@ -20,6 +20,8 @@ later columns, or stretches it by exp(K_jj - j h / 2). One step takes columns 1 
 diagonal, the next the diagonal and then columns m-1 ... 1, with the drift halved around each: two
 steps are a palindrome of exact semigroups (Strang), so their error is O(h^3). For one input the
 step is exact: V exp(sqrt(2) B - h).
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from collections.abc import Iterable
@@ -34,7 +36,7 @@ from orderone.theory.limits.triangular import cholesky, gram
 
 
 class Geometric:
-    """Weak order 2. Between two steps the halves of the drift are one flow over a whole step."""
+    """Scheme of weak order 2; the half drifts of adjacent steps are one flow of a whole step."""
 
     projected: int
 
@@ -62,7 +64,7 @@ class Geometric:
 
 
 class Euler:
-    """Weak order 1; `projected` counts the steps that left the covariances."""
+    """Scheme of weak order 1; `projected` counts the steps that left the covariances."""
 
     projected: int
 
@@ -78,7 +80,7 @@ class Euler:
         return V
 
     def step(self, V: Array, last: bool) -> Array:
-        """Return the new V; its factor says whether it is valid, and serves the next step."""
+        """Return the new V; its Cholesky factor shows if it is valid, and is used again later."""
         V = V + self._h * self._drift.rate(V) + self._noise()
         self._A, valid = cholesky(V)
         xp = array_api_compat.array_namespace(V)
@@ -114,8 +116,8 @@ def projected(V: Array) -> Array:
     """Return the nearest positive semidefinite matrices: negative eigenvalues become zero."""
     xp = array_api_compat.array_namespace(V)
     values, vectors = xp.linalg.eigh(xp.permute_dims(V, (2, 0, 1)))
-    kept = vectors * bounded(values, 0.0)[:, None, :]
-    return xp.permute_dims(kept @ xp.matrix_transpose(vectors), (1, 2, 0))
+    scaled = vectors * bounded(values, 0.0)[:, None, :]
+    return xp.permute_dims(scaled @ xp.matrix_transpose(vectors), (1, 2, 0))
 
 
 SCHEMES: dict[str, type[Geometric] | type[Euler]] = {"geometric": Geometric, "euler": Euler}

@@ -1,4 +1,4 @@
-"""Where noise vanishes: covariances as solutions of ordinary differential equations.
+"""Limits without noise: covariances as solutions of ordinary differential equations.
 
     shaped network, depth d ~ n^{2p}     dV_ab/dt = nu(rho_ab) sqrt(V_aa V_bb)             S3 (3.18)
     residual network, 1 / sqrt(d)        dV_ab/dt = J(rho_ab) sqrt(V_aa V_bb)              S3 (2.13)
@@ -8,16 +8,18 @@ with 0 < p < 1/2 in the first and branches scaled by 1 / sqrt(d) in the second. 
 k = (c_+ - c_-)^2 / (2 pi), 1 / (2 pi) for the residual network;
 J(rho) = K_1(rho) = nu(rho) + rho / 2.
 
-Erratum S3.3: (2.14) equates the two drifts; in truth the residual covariance grows by e^{t/2}, only
+Erratum S3.3: (2.14) equates the two drifts, but the residual covariance grows by e^{t/2}; only
 correlations coincide. Erratum S3.5: Proposition 3.4 is about layer t n^{2p}, not t n. Erratum
 S3.10: V of (2.13) is that of pre-activations.
 
-The diagonal is known, so one scalar equation is left for each pair. It is solved for
+The diagonal is known, so one scalar equation remains for each pair. It is solved for
 s = sqrt((1 - rho) / 2),
 
     ds/dt = -k f_1(theta) / (4 s),   s = sin(theta / 2),
 
 which is smooth at rho = 1, where 1 - rho decays as t^{-2}, and bounded at rho = -1.
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 import numpy as np
@@ -35,10 +37,10 @@ ACCURACY = 1e-11
 def covariance_ode(
     V0: ArrayLike, t: ArrayLike, c_plus: Number = 0.0, c_minus: Number = -1.0
 ) -> Array:
-    """Covariance of a shaped ReLU network in the limit of width, at time `t` = layer / n^{2p},
-    started from `V0`.
+    """Return the covariance of a shaped ReLU network of infinite width, at t = layer / n^{2p}.
 
-    (m, m) if `t` is a number, (times, m, m) if it is a list or an array, in its order.
+    `V0` is the covariance at t = 0. The result is (m, m) if `t` is a number, and (times, m, m), in
+    the order of `t`, if it is a list or an array.
     """
     start, _ = covariance(V0)
     V = numpy(start).astype(np.float64)
@@ -51,13 +53,13 @@ def covariance_ode(
 
 
 def resnet_ode(V0: ArrayLike, t: ArrayLike) -> Array:
-    """Covariance of pre-activations of a residual ReLU network with branches 1 / sqrt(depth), at
-    `t` = layer / depth.
+    """Return the covariance of pre-activations of a residual ReLU network, at t = layer / depth.
 
-    (m, m) if `t` is a number, (times, m, m) if it is a list or an array, in its order.
+    Branches are scaled by 1 / sqrt(depth). The result is (m, m) if `t` is a number, and
+    (times, m, m), in the order of `t`, if it is a list or an array.
     """
     start, _ = covariance(V0)
-    times = reals(t, "t", least=0, most=1400)  # e^{t / 2} is a number up to there
+    times = reals(t, "t", least=0, most=1400)  # e^{t / 2} overflows beyond
     shaped = covariance_ode(numpy(start).astype(np.float64), times)
     return like(np.exp(times / 2)[..., None, None] * shaped, start)
 
@@ -65,7 +67,7 @@ def resnet_ode(V0: ArrayLike, t: ArrayLike) -> Array:
 def correlation_ode(
     rho0: ArrayLike, t: ArrayLike, c_plus: Number = 0.0, c_minus: Number = -1.0
 ) -> np.ndarray:
-    """rho at time `t` of drho/dt = nu(rho), of shape t.shape + rho0.shape."""
+    """Solve drho/dt = nu(rho); return rho at the times `t`, of shape t.shape + rho0.shape."""
     rho = reals(rho0, "rho0", least=-1, most=1)
     times = reals(t, "t", least=0, most=1e12)
     s = _solve(np.sqrt((1 - rho.ravel()) / 2), times.ravel(), ShapedReLU(c_plus, c_minus).drift)
@@ -73,7 +75,7 @@ def correlation_ode(
 
 
 def _correlations(V: np.ndarray, times: np.ndarray, shaped: ShapedReLU) -> np.ndarray:
-    """Return correlations, t.shape + (m, m); inputs without variance stay so."""
+    """Return correlations, t.shape + (m, m)."""
     rho = correlation(V)
     rows, columns = np.tril_indices(len(V), -1)
     moved = np.broadcast_to(rho, (*times.shape, *rho.shape)).copy()
@@ -85,8 +87,8 @@ def _correlations(V: np.ndarray, times: np.ndarray, shaped: ShapedReLU) -> np.nd
 
 
 def _solve(s0: np.ndarray, times: np.ndarray, k: float) -> np.ndarray:
-    """Return s, (times, pairs). The equation has no time of its own, so k t is the clock."""
-    # the solver wants every time once, in order
+    """Return s, (times, pairs), solved in the time k t: the equation is autonomous."""
+    # the solver needs every time once, in order
     clock, place = np.unique(k * times, return_inverse=True)
     path = np.repeat(s0[None], len(clock), axis=0)
     if clock[-1] > 0 and np.any(s0 > 0):

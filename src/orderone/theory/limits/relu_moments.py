@@ -1,9 +1,8 @@
-"""Gaussian moments of the ReLU as functions of the angle theta = arccos(rho) between two inputs,
-without cancellation.
+"""Gaussian moments of the ReLU, as functions of the angle between two inputs.
 
     K_{p,r}(rho) = E relu(g)^p relu(g')^r                                           S3 (4.10)-(4.11)
 
-g and g' are standard normal with correlation rho.
+g and g' are standard normal with correlation rho; theta = arccos(rho).
 
     2 pi K_0 = pi - theta,                       2 pi K_1  = pi cos(theta) + f_1
     2 pi K_2 = pi (1 + 2 cos^2(theta)) + f_2,    2 pi K_31 = 3 pi cos(theta) + f_31
@@ -12,9 +11,11 @@ g and g' are standard normal with correlation rho.
     f_2  = 3 cos sin - theta (1 + 2 cos^2)  = O(theta^5)
     f_31 = sin (2 + cos^2) - 3 theta cos    = O(theta^5)
 
-Deep networks live at theta -> 0, where f_1, f_2 and f_31 as written lose all digits; there their
-Taylor series are summed. nu(rho) of S3 (2.8) is f_1 (c_+ - c_-)^2 / (2 pi), and E relu relu of
-S3 (B.4) is K_1.
+Deep networks have theta -> 0, where cancellation in f_1, f_2 and f_31 as written loses all digits;
+there their Taylor series are summed. nu(rho) of S3 (2.8) is f_1 (c_+ - c_-)^2 / (2 pi), and
+E relu relu of S3 (B.4) is K_1.
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from math import factorial, pi
@@ -23,6 +24,7 @@ from types import ModuleType
 import array_api_compat
 
 from orderone.core.covariances import array
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, ArrayLike, Number
 from orderone.core.reals import real
 
@@ -31,31 +33,31 @@ TERMS = range(1, 10)
 
 
 def K0(rho: ArrayLike) -> Array:
-    """E 1[g > 0] 1[g' > 0]."""
+    """Return E 1[g > 0] 1[g' > 0]."""
     theta, _ = _angle(rho)
     return (pi - theta) / (2 * pi)
 
 
 def K1(rho: ArrayLike) -> Array:
-    """E relu(g) relu(g')."""
+    """Return E relu(g) relu(g')."""
     theta, xp = _angle(rho)
     return xp.cos(theta) / 2 + f1(theta) / (2 * pi)
 
 
 def K2(rho: ArrayLike) -> Array:
-    """E relu(g)^2 relu(g')^2."""
+    """Return E relu(g)^2 relu(g')^2."""
     theta, xp = _angle(rho)
     return (1 + 2 * xp.cos(theta) ** 2) / 2 + f2(theta) / (2 * pi)
 
 
 def K31(rho: ArrayLike) -> Array:
-    """E relu(g)^3 relu(g')."""
+    """Return E relu(g)^3 relu(g')."""
     theta, xp = _angle(rho)
     return 3 * xp.cos(theta) / 2 + f31(theta) / (2 * pi)
 
 
 def nu(rho: ArrayLike, c_plus: Number = 0.0, c_minus: Number = -1.0) -> Array:
-    """Drift of a correlation under shaping: S3 (2.8).
+    """Return the drift of a correlation in a shaped network: S3 (2.8).
 
     Erratum S3.2: (3.7), (3.12) and (B.5) print another sign.
     """
@@ -92,7 +94,7 @@ def f31(theta: Array) -> Array:
 
 
 def angle_of_gap(gap: Array) -> Array:
-    """Return theta where cos(theta) = 1 - gap: exact also for gaps far below the rounding of 1."""
+    """Return theta with cos(theta) = 1 - gap, accurate even for gaps below the rounding of 1."""
     xp = array_api_compat.array_namespace(gap)
     return 2 * xp.asin(xp.sqrt(gap / 2))
 
@@ -100,7 +102,7 @@ def angle_of_gap(gap: Array) -> Array:
 def _angle(values: ArrayLike) -> tuple[Array, ModuleType]:
     rho, xp = array(values, "rho")
     if not bool(xp.all((rho >= -1) & (rho <= 1))):
-        raise ValueError(f"rho: expected correlations in [-1, 1], got {rho!r}")
+        raise InputError(f"rho: expected correlations in [-1, 1], got {rho!r}", argument="rho")
     return angle_of_gap(1 - rho), xp
 
 

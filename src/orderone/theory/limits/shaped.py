@@ -1,13 +1,15 @@
-"""Shaped activations: nonlinearities that come closer to the identity as the network grows.
+"""Shaped activations: nonlinearities that tend to the identity as the network grows.
 
     ReLU-like   phi_s(x) = s_+ max(x, 0) + s_- min(x, 0),   s_+- = 1 + c_+- / n^p           S3 (2.5)
     smooth      phi_s(x) = s phi(x / s),                    s = a n^p                       S3 (2.6)
 
 Weights have variance c / n with c = 1 / E phi_s(g)^2, g standard normal. p = 1/2 with depth ~ width
 gives the SDE (2.7); 0 < p < 1/2 with depth ~ n^{2p} gives the ODE (3.18). p = 0 is an activation
-that does not change with the width; p > 1/2, which ends in a linear network, is refused. A smooth
+that does not change with the width; p > 1/2, whose limit is a linear network, is an error. A smooth
 phi needs phi(0) = 0 and phi'(0) = 1, and enters the drift (2.9) only through phi''(0) and
 phi'''(0).
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 import warnings
@@ -22,7 +24,7 @@ import array_api_compat
 import numpy as np
 
 from orderone.core.covariances import bounded, like, numpy
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Array, Count, Number, UserInput
 from orderone.core.reals import real
@@ -40,13 +42,13 @@ SMOOTH: dict[str, tuple[str, float, float]] = {
     "asinh": ("asinh", 0.0, -1.0),
     "expm1": ("expm1", 1.0, 1.0),
 }
-LARGEST_SLOPE = 1e100  # of c: its square is a number
-STEPS = 0.5 ** np.arange(1, 25)  # of differences; the best one depends on phi
+LARGEST_SLOPE = 1e100  # bound of c, whose square must not overflow
+STEPS = 0.5 ** np.arange(1, 25)  # steps of differences; the best one depends on phi
 
 
 @dataclass(frozen=True)
 class ShapedReLU:
-    """A line with two slopes that both tend to 1: S3 (2.5)."""
+    """Shaped ReLU, a line with two slopes that both tend to 1: S3 (2.5)."""
 
     c_plus: Number = 0.0
     c_minus: Number = -1.0
@@ -57,29 +59,30 @@ class ShapedReLU:
 
     @property
     def drift(self) -> float:
-        """The factor of sqrt(1 - rho^2) - rho arccos(rho) in S3 (2.8).
+        """Return the factor of sqrt(1 - rho^2) - rho arccos(rho) in S3 (2.8).
 
         It is 0 for c_plus = c_minus: a linear network.
         """
         return (self.c_plus - self.c_minus) ** 2 / (2 * pi)
 
     def slopes(self, width: Count, p: Number = 0.5) -> tuple[float, float]:
-        """The slopes for x > 0 and x < 0 at this width: S3 (2.5)."""
+        """Return the slopes for x > 0 and x < 0 at this width: S3 (2.5)."""
         shrink = _rate(width, p)
         return 1 + self.c_plus / shrink, 1 + self.c_minus / shrink
 
     def normalizer(self, width: Count, p: Number = 0.5) -> float:
-        """c with c E phi_s(g)^2 = 1: S3 (B.2)."""
+        """Return c with c E phi_s(g)^2 = 1: S3 (B.2)."""
         plus, minus = self.slopes(width, p)
         if plus == minus == 0:
-            raise ValueError(
-                f"c_plus and c_minus: the slopes at width {width} are both zero; expected another c"
-                " or p"
+            raise InputError(
+                "c_plus, c_minus: expected a slope other than 0, but both slopes are 0 at the width"
+                f" {width}; change c or p",
+                argument="c_plus",
             )
         return 2 / (plus**2 + minus**2)
 
     def at(self, width: Count, p: Number = 0.5) -> Callable[[Array], Array]:
-        """phi_s of this width, elementwise on any array."""
+        """Return phi_s of this width, an elementwise function of any array."""
         plus, minus = self.slopes(width, p)
 
         def phi_s(x: Array) -> Array:
@@ -92,8 +95,11 @@ class ShapedReLU:
 
 @dataclass(frozen=True)
 class ShapedSmooth:
-    """`phi` is one of the names of `SMOOTH`, or a function with its derivatives `second` and
-    `third` at 0."""
+    """Shaped smooth activation: S3 (2.6).
+
+    `phi` is one of the names of `SMOOTH`, or a function; `second` and `third` are its derivatives
+    at 0, by default computed numerically.
+    """
 
     phi: PhiInput = "tanh"
     a: Number = 1.0
@@ -102,17 +108,20 @@ class ShapedSmooth:
 
     def __post_init__(self) -> None:
         if not 1e-100 <= abs(real(self.a, "a")) <= 1e100:
-            raise ValueError(
-                f"a: expected a number of a size from 1e-100 to 1e100, got {self.a!r}; the scale of"
-                " (2.6) is a n^p"
+            raise InputError(
+                f"a: expected a number with 1e-100 <= |a| <= 1e100, got {self.a!r}; the scale of"
+                " phi is a n^p",
+                argument="a",
             )
         if not callable(self.phi):
             one_of(self.phi, SMOOTH, "activation phi")
 
     @cached_property
     def activation(self) -> Activation:
-        """phi with its averages over normal numbers. Functions of arrays, of tensors and of numbers
-        will do."""
+        """Return phi with its means over normal numbers.
+
+        phi may be a function of arrays, of tensors or of numbers.
+        """
         if self.phi in ("tanh", "sin"):
             return get(self.phi)
         if callable(self.phi):
@@ -122,16 +131,18 @@ class ShapedSmooth:
             function = getattr(xp, SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][0])
         try:
             return get(function)
-        except ValueError as error:
-            raise ValueError(str(error).replace("activation:", "phi:", 1)) from error
+        except InputError as error:
+            message = error.message.replace("activation:", "phi:", 1)
+            raise InputError(message, error.code, argument="phi") from error
         except Exception as error:  # the user's function may raise anything
-            raise ValueError(
-                f"phi: expected a function of arrays, got {self.phi!r}, which raised {error!r}"
+            raise InputError(
+                f"phi: expected a function of arrays, got {self.phi!r}, which raised {error!r}",
+                argument="phi",
             ) from error
 
     @cached_property
     def derivatives(self) -> tuple[float, float]:
-        """phi''(0) and phi'''(0)."""
+        """Return phi''(0) and phi'''(0)."""
         if callable(self.phi):
             self.check_start()
             _, second, third = _derivatives(self.activation)
@@ -144,21 +155,23 @@ class ShapedSmooth:
         return second, third
 
     def check_start(self) -> None:
-        """Check phi(0) = 0, phi'(0) = 1 and that there is no kink, for functions that users
-        pass."""
+        """Raise an InputError unless phi(0) = 0, phi'(0) = 1 and phi has no kink at 0."""
         if not callable(self.phi):
             return
         start = float(numpy(self.activation(np.zeros(1)))[0])
         slope = _derivatives(self.activation)[0]
         if not (abs(start) < 1e-9 and abs(slope - 1) < 1e-6):
-            raise ValueError(
+            raise InputError(
                 f"phi: expected phi(0) = 0 and phi'(0) = 1, got {start:.6g} and {slope:.6g}; "
-                "give lambda x: (phi(x) - phi(0)) / phi'(0)"
+                "give lambda x: (phi(x) - phi(0)) / phi'(0)",
+                argument="phi",
             )
         if any(abs(kink) < 1e-6 for kink in getattr(self.activation, "kinks", ())):
-            raise ValueError(
+            raise InputError(
                 f"phi: expected a function that is smooth at 0, got {self.phi!r}, which has a kink"
-                " there"
+                " there",
+                "no-shaped-form",
+                argument="phi",
             )
 
     def scale(self, width: Count, p: Number = 0.5) -> float:
@@ -166,7 +179,7 @@ class ShapedSmooth:
         return self.a * _rate(width, p)
 
     def function(self, xp: ModuleType) -> Callable[[Array], Array]:
-        """Return phi for arrays of this namespace: by way of numpy if it does not take them."""
+        """Return phi for arrays of this namespace, through numpy if phi does not accept them."""
         if not callable(self.phi):
             return getattr(xp, SMOOTH[one_of(self.phi, SMOOTH, "activation phi")][0])
         trial = xp.asarray([0.0, 0.25])
@@ -181,7 +194,7 @@ class ShapedSmooth:
         return lambda x: like(numpy(self.activation(numpy(x).astype(float))), x)
 
     def at(self, width: Count, p: Number = 0.5) -> Callable[[Array], Array]:
-        """phi_s of this width, elementwise on any array."""
+        """Return phi_s of this width, an elementwise function of any array."""
         s = self.scale(width, p)
         functions: dict[ModuleType, Callable[[Array], Array]] = {}
 
@@ -196,15 +209,18 @@ class ShapedSmooth:
         return phi_s
 
     def normalizer(self, width: Count, p: Number = 0.5) -> float:
-        """c with c E phi_s(g)^2 = 1, where E phi_s(g)^2 = s^2 E phi(x)^2 with x of variance
-        1 / s^2."""
+        """Return c with c E phi_s(g)^2 = 1.
+
+        E phi_s(g)^2 = s^2 E phi(x)^2, where x has the variance 1 / s^2.
+        """
         s = self.scale(width, p)
         with np.errstate(all="ignore"):
             moment = s**2 * float(self.activation.second_moment(s**-2))
         if not (isfinite(moment) and moment > 0):
-            raise ValueError(
-                f"a: expected a scale a n^p at which E phi_s(g)^2 is a number, got {s:.3g}; take a"
-                " larger a"
+            raise InputError(
+                f"a: expected a scale a n^p for which E phi_s(g)^2 is finite and above 0, got"
+                f" {s:.3g}; use a larger a",
+                argument="a",
             )
         return 1 / moment
 
@@ -214,10 +230,10 @@ def _rate(width: Count, p: Number) -> float:
 
 
 def _derivatives(phi: Activation) -> tuple[float, float, float]:
-    """Return phi', phi'' and phi''' at 0 by central differences of eighth and sixth order: about
-    twelve, ten and eight digits.
+    """Return phi', phi'' and phi''' at 0 by central differences of eighth and sixth order.
 
-    Of many steps the one is taken whose result differs least from that of half the step.
+    They have about twelve, ten and eight correct digits. Of many steps, the one is used whose
+    result differs least from that of half the step.
     """
     with np.errstate(all="ignore"):
         y = numpy(phi((STEPS[:, None] * np.arange(-4, 5)).ravel())).reshape(-1, 9)
@@ -228,12 +244,12 @@ def _derivatives(phi: Activation) -> tuple[float, float, float]:
         third = odd @ [-61 / 30, 169 / 120, -3 / 10, 7 / 240] / STEPS**3
         rounding = np.finfo(float).eps * np.abs(y).max(axis=1)
     return (
-        _steadiest(first, rounding / STEPS),
-        _steadiest(second, rounding / STEPS**2),
-        _steadiest(third, rounding / STEPS**3),
+        _most_stable(first, rounding / STEPS),
+        _most_stable(second, rounding / STEPS**2),
+        _most_stable(third, rounding / STEPS**3),
     )
 
 
-def _steadiest(values: np.ndarray, rounding: np.ndarray) -> float:
-    doubt = np.abs(np.diff(values)) + rounding[1:]
-    return float(values[1:][np.argmin(np.where(np.isfinite(doubt), doubt, np.inf))])
+def _most_stable(values: np.ndarray, rounding: np.ndarray) -> float:
+    error = np.abs(np.diff(values)) + rounding[1:]
+    return float(values[1:][np.argmin(np.where(np.isfinite(error), error, np.inf))])

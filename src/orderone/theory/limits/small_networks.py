@@ -1,20 +1,22 @@
-"""Networks without a limit law, or too shallow or too narrow for it: sampled, for two inputs.
+"""Samples of networks that have no limit law, or are too shallow or narrow for it; two inputs.
 
     z = L g,           V' = (c/n) sum_i phi(z_i) phi(z_i)^T,    V = L L^T
     z' = z + beta h,   h_i ~ N(0, <phi(z), phi(z)> / n),        V = <z, z> / n
 
 The first is S3 (2.2), (3.4)-(3.5); the second, for residual networks, (2.12) with erratum S3.10.
 
-Given the layer below, neurons are independent: no weights are drawn. `measure.sample_network` is
-for large networks.
+Conditional on the previous layer, neurons are independent, so no weights are drawn.
+`measure.sample_network` is for large networks.
 
-**Wide networks** need not be drawn in full either. With M(V) = c E phi(z) phi(z)^T, and V'_k from
+**Wide networks** need not be sampled in full either. With M(V) = c E phi(z) phi(z)^T, and V'_k from
 k < n neurons,
 
     V' = M(V) + sqrt(k/n) (V'_k - M(V))
 
-has the mean and the covariance that n neurons give, whatever V is, and is a mixture of covariances,
-and so a covariance.
+has the same mean and covariance as with n neurons, for any V. It is a mixture of covariances, and
+so a covariance.
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from collections.abc import Callable
@@ -26,14 +28,14 @@ import numpy as np
 from orderone.theory.activations import Activation
 
 Elementwise: TypeAlias = Callable[[np.ndarray], np.ndarray]
-SHALLOW = 20  # layers below which the laws of large depth and width are off by some %
-NARROW = 30  # and neurons
-MOST_NEURONS = 20_000  # width times depth that is sampled where there is a law instead
-NUMBERS = 10_000_000  # neurons of all networks that are drawn
-IN_FULL = 2_000_000  # width times depth that is sampled in full where there is no law
-FEW = 400  # neurons that stand for more
+SHALLOW = 20  # number of layers below which the limit laws are wrong by some %
+NARROW = 30  # the same for neurons
+MOST_NEURONS = 20_000  # largest width times depth to sample where a limit law exists
+NUMBERS = 10_000_000  # neurons to draw, in all networks together
+IN_FULL = 2_000_000  # largest width times depth to sample in full where no limit law exists
+FEW = 400  # neurons that represent a wider layer
 FEWEST_PATHS = 64
-AT_ONCE = 1_000_000  # neurons of one layer of all networks that are held
+AT_ONCE = 1_000_000  # neurons of one layer in memory, in all networks together
 
 
 def is_small(n: int, d: int) -> bool:
@@ -45,8 +47,10 @@ def can_be_sampled(n: int, d: int) -> bool:
 
 
 def bent(minor: float) -> Elementwise:
-    """Return a line with slope 1 for x > 0 and `minor` for x < 0, times what keeps the mean of
-    V."""
+    """Return the function with slopes 1 (x > 0) and `minor` (x < 0) that preserves the mean of V.
+
+    It includes the factor for that.
+    """
 
     def phi(z: np.ndarray) -> np.ndarray:
         return np.where(z > 0, z, minor * z) * np.sqrt(2 / (1 + minor**2))
@@ -55,7 +59,7 @@ def bent(minor: float) -> Elementwise:
 
 
 def normalized(phi: Activation) -> Elementwise:
-    """Return phi times what keeps V at 1: c = 1 / E phi(g)^2."""
+    """Return sqrt(c) phi with c = 1 / E phi(g)^2, which preserves V = 1."""
     size = float(phi.second_moment(1.0)) ** 0.5
 
     def scaled(z: np.ndarray) -> np.ndarray:
@@ -67,9 +71,9 @@ def normalized(phi: Activation) -> Elementwise:
 def sampled(
     phi: Elementwise, beta: float | None, n: int, d: int, rho: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return log V_11 and the correlation of many networks; those that died are left out.
+    """Return log V_11 and the correlation of many networks, without those where V became 0.
 
-    With `beta`, residual networks.
+    With `beta`, the networks are residual.
     """
     rng = np.random.default_rng(0)
     fewest = min(512, max(FEWEST_PATHS, 3 * NUMBERS // (n * d)))
@@ -79,7 +83,7 @@ def sampled(
         paths = min(left, max(1, AT_ONCE // n))
         layers.append(_last_layers(phi, beta, n, d, _start(rho, paths), rng))
         left -= paths
-    return _alive(np.concatenate(layers, axis=1))
+    return _nonzero(np.concatenate(layers, axis=1))
 
 
 def _last_layers(
@@ -105,7 +109,7 @@ def sampled_wide(phi: Activation, n: int, d: int, rho: float) -> tuple[np.ndarra
     for _ in range(d):
         mean = products_mean(phi, V)
         V = (mean + share * (_products(phi(_neurons(V, FEW, rng))) - mean)) / size
-    return _alive(V)
+    return _nonzero(V)
 
 
 def products_mean(phi: Activation, V: np.ndarray) -> np.ndarray:
@@ -119,7 +123,7 @@ def _start(rho: float, paths: int) -> np.ndarray:
     return np.broadcast_to(np.array([1.0, rho, 1.0])[:, None], (3, paths))
 
 
-def _alive(V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _nonzero(V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     V = V[:, (V[0] > 0) & (V[2] > 0)]
     return np.log(V[0]), np.clip(V[1] / np.sqrt(V[0]) / np.sqrt(V[2]), -1, 1)
 

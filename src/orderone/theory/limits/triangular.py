@@ -1,8 +1,8 @@
 """Cholesky factors of many small matrices at once: V = A A^T, A lower triangular.
 
-Arrays are (m, m, paths): every operation below runs over all paths, so that a step costs m^3 / 3
-operations a path and a few calls, and not a call of LAPACK for each path. Only the lower triangle
-of V is read.
+Arrays are (m, m, paths): every operation runs over all paths, so that a step costs m^3 / 3
+operations for each path and a few calls, instead of one LAPACK call for each path. Only the lower
+triangle of V is read.
 """
 
 from types import ModuleType
@@ -15,8 +15,7 @@ from orderone.core.inputs import Array
 def cholesky(V: Array) -> tuple[Array, Array]:
     """Return A, and which paths are positive semidefinite up to rounding.
 
-    A pivot that is rounding error gives a column of zeros: inputs that repeat others, or are zero,
-    are no error.
+    A pivot of the size of rounding gives a column of zeros, so inputs may repeat or be zero.
     """
     xp = array_api_compat.array_namespace(V)
     m = V.shape[0]
@@ -46,6 +45,6 @@ def gram(A: Array) -> Array:
 
 
 def _inverse_root(pivot: Array, least: Array, xp: ModuleType) -> Array:
-    kept = pivot > least
-    safe = xp.where(kept, pivot, xp.ones_like(pivot))
-    return xp.where(kept, 1 / xp.sqrt(safe), xp.zeros_like(pivot))
+    positive = pivot > least
+    safe = xp.where(positive, pivot, xp.ones_like(pivot))
+    return xp.where(positive, 1 / xp.sqrt(safe), xp.zeros_like(pivot))

@@ -1,4 +1,4 @@
-"""The correlation of two inputs in an unshaped ReLU network, magnified around its fixed point 1.
+"""Correlation of two inputs in an unshaped ReLU network, magnified around its fixed point 1.
 
     q = l^2 (1 - rho_l),   r = log q,   t = l / n
     dr = [-2 + 2 (1 - c e^{r/2}) / t] dt + 2 sqrt(2) dB,       c = sqrt(2) / (3 pi)         S3 (4.8)
@@ -14,10 +14,12 @@ Scheme **exact** uses that u = q^{-1/2} obeys a linear equation with a known sol
     du  = [(2 - 1/t) u + c/t] dt - sqrt(2) u dB
     u_t = (c/t) int_0^t exp((t - s) - sqrt(2) (B_t - B_s)) ds   + (t_0/t) u_{t_0} exp(...),
 
-and the second term vanishes as t_0 -> 0. So there is one way out of the singularity: it starts at
-q = 1 / c^2 = 9 pi^2 / 2, the limit of the infinite-width recursion, and does not remember rho_0.
-What (4.9) remembers of it is an error of order h, as the memory of a network is of order 1/n.
-E u_t = c (e^{2t} - 1) / (2 t).
+and the second term vanishes as t_0 -> 0. So there is one solution from the singularity: it starts
+at q = 1 / c^2 = 9 pi^2 / 2, the limit of the infinite-width recursion, and does not depend on
+rho_0. The dependence of (4.9) on rho_0 is an error of order h, as that of a network is of order
+1/n. E u_t = c (e^{2t} - 1) / (2 t).
+
+S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ import array_api_compat
 import numpy as np
 
 from orderone.core.covariances import array, bounded
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Array, ArrayLike, Count, Name, Number
 from orderone.core.normals import Normals
@@ -36,12 +38,12 @@ from orderone.core.reals import real, steps
 
 C = sqrt(2) / (3 * pi)
 SCHEMES = ("euler", "exact")
-LARGEST = 600.0  # of r: e^{r / 2} stays a number; no network comes near
+LARGEST = 600.0  # bound of r, so that e^{r / 2} does not overflow; networks stay far below
 
 
 @dataclass(frozen=True)
 class UnshapedCorrelationSDE:
-    """The SDE (4.8). Width and depth enter through T = depth / width alone."""
+    """SDE (4.8) of S3. Width and depth enter only through T = depth / width."""
 
     def sample(
         self,
@@ -52,15 +54,16 @@ class UnshapedCorrelationSDE:
         seed: Count = 0,
         scheme: Name = "euler",
     ) -> Array:
-        """r = log(l^2 (1 - rho)) at layer l = T n, (paths,). A torch tensor as `rho0` gives a
-        tensor on its device.
+        """Return r = log(l^2 (1 - rho)) at layer l = T n, (paths,).
 
-        rho0 = 1 stays: r = -inf. "exact" has no step error but that of an integral (order dt^2) and
-        does not use rho0 < 1.
+        If `rho0` is a torch tensor, so is the result, on its device. rho0 = 1 gives r = -inf. The
+        scheme "exact" has only the error of an integral (order dt^2) and does not use rho0 < 1.
         """
         start, xp = array(rho0, "rho0")
         if start.ndim or not bool((start >= -1) & (start <= 1)):
-            raise ValueError(f"rho0: expected a correlation in [-1, 1], got {rho0!r}")
+            raise InputError(
+                f"rho0: expected a correlation in [-1, 1], got {rho0!r}", argument="rho0"
+            )
         number, h = steps(T, dt)
         paths = count(paths, "paths")
         kind = one_of(scheme, SCHEMES, "scheme")
@@ -78,14 +81,16 @@ class UnshapedCorrelationSDE:
     def sensitivity(
         self, rho0: ArrayLike, T: Number = 1.0, dt: Number = 1e-2, paths: Count = 8192
     ) -> np.ndarray:
-        """Mean of r for each start, all with the same noise, so that differences are the memory of
-        the start alone."""
+        """Return the mean of r for each start.
+
+        All starts have the same noise, so that differences are due to the start alone.
+        """
         starts = reals(rho0, "rho0", least=-1, most=1).ravel()
         means = [float(np.mean(self.sample(start, T, paths, dt))) for start in starts]
         return np.asarray(means)
 
     def mean_inverse_root(self, T: Number = 1.0) -> float:
-        """E q_T^{-1/2}, in closed form."""
+        """Return E q_T^{-1/2}, in closed form."""
         t = real(T, "T", least=0, most=300)
         if t == 0:
             return C
@@ -93,7 +98,7 @@ class UnshapedCorrelationSDE:
 
 
 def _euler(r: Array, number: int, h: float, normals: Normals) -> Array:
-    """Run S3 (4.9), written into r."""
+    """Run S3 (4.9) in place."""
     xp = array_api_compat.array_namespace(r)
     for k in range(number):
         pull = xp.exp(bounded(r, high=LARGEST) * 0.5)
@@ -109,8 +114,8 @@ def _euler(r: Array, number: int, h: float, normals: Normals) -> Array:
 def _exact(r: Array, number: int, h: float, normals: Normals) -> Array:
     """Return -2 log u, with the integral by the trapezoidal rule.
 
-    X = s - sqrt(2) B_s runs backwards from the end. The integral is kept as its logarithm: for
-    large T it is no number.
+    X = s - sqrt(2) B_s runs backwards from the end. `integral` is a logarithm, because the integral
+    overflows for large T.
     """
     xp = array_api_compat.array_namespace(r)
     X = r

@@ -1,6 +1,7 @@
-"""Mean field theory of deep dropout networks (S1).
+"""Mean field theory of deep dropout networks: lengths, correlations, phases, gradients.
 
-Lengths, correlations, phases, depth scales and gradients.
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks: digging up gradient
+backpropagation deeply".
 """
 
 from orderone.theory.meanfield.critical import (

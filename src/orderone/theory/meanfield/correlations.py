@@ -2,7 +2,7 @@
 
     c' = [weight_var E phi(x) phi(y) + bias_var] / q*                                    S1 (3), (4)
 
-With (2) for q*, the gap g = 1 - c obeys an equation without differences,
+With (2) for q*, the gap g = 1 - c obeys an equation without cancellation,
 
     g' = A [1/keep - 1 + G(g)]
     A  = weight_var E phi^2 / q*
@@ -16,6 +16,8 @@ bias or dropout, where c' is odd: -1 mirrors 1, and c* is 0.
 
 g'/g - 1 falls monotonically in g, so its root can be bracketed. A chord of the convex map gives one
 end.
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 import numpy as np
@@ -24,7 +26,7 @@ from orderone.theory.activations import AtLength
 from orderone.theory.meanfield.roots import bracketed
 
 SMALLEST = 1e-305
-ROUNDING = 4e-15  # of a slope that is one
+ROUNDING = 4e-15  # rounding of a slope of 1
 STEP = 2.0  # first step of log g from the chord to beyond the root; it doubles
 
 
@@ -48,7 +50,7 @@ def fixed_gap(
 
 
 class _Growth:
-    """g'/g - 1 as a function of log g, for some of the rows."""
+    """Function g'/g - 1 of log g, for some of the rows."""
 
     def __init__(self, at: AtLength, A: np.ndarray, r: np.ndarray) -> None:
         self.at = at
@@ -74,8 +76,8 @@ def _bracket(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return logarithms of (low, high).
 
-    The chord is above the root without dropout and below it with dropout. Steps away from it find
-    the other end.
+    The chord is above the root without dropout and below it with dropout. Growing steps from it
+    lead to the other end.
     """
     near = np.log(chord)
     far = np.log(chord)
@@ -88,6 +90,6 @@ def _bracket(
         at_end = (far[rows] == 0) | (far[rows] == np.log(SMALLEST))
         near[rows] = np.where(crossed | at_end, near[rows], far[rows])
         rows = rows[~(crossed | at_end)]
-    rounding = 1e-9  # of the chord, which may be the root
+    rounding = 1e-9  # rounding of the chord, which may be the root
     near = np.minimum(near + np.where(dropout, -rounding, rounding), 0.0)
     return np.where(dropout, near, far), np.where(dropout, far, near)

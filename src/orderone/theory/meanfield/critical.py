@@ -1,13 +1,15 @@
-"""The critical line chi_1 = 1, solved for any of its parameters.
+"""Critical line chi_1 = 1, solved for any of its parameters.
 
 On the line weight_var / keep = 1 / D(q), so the length map (2) of S1 becomes an equation for q
 alone,
 
     q - M(q) / D(q) = bias_var,        M = E phi^2,   D = E phi'^2
 
-and the dropout rate only scales the answer: weight_var = keep / D(q). No signal tends to a root
-that repels; such roots, as GELU has them, are left out. With dropout, gradients neither vanish nor
-explode at chi_1 = 1. Correlations are lost there all the same, since chi_2 < 1 (S1 section 5.1).
+and the dropout rate only scales the answer: weight_var = keep / D(q). Unstable roots, which GELU
+has, are left out: no signal tends to them. With dropout, gradients neither vanish nor explode at
+chi_1 = 1, but correlations are still lost there, since chi_2 < 1 (S1 section 5.1).
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 from functools import lru_cache
@@ -15,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from orderone.core.arrays import as_numpy, broadcast, like, plain
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, ArrayLike, Function, Name
 from orderone.theory import activations
 from orderone.theory.activations import Activation
@@ -23,13 +26,13 @@ from orderone.theory.meanfield.parameters import parameters
 from orderone.theory.meanfield.roots import bracketed
 from orderone.theory.meanfield.short_signals import SHORT, short_signals
 
-SMALLEST = 1e-30  # a length that stands for zero
-BARELY = 1e-3  # shortest length at which the slope of the length map is taken
-NOISE = 1e-15  # relative to q: a smaller difference is rounding
+SMALLEST = 1e-30  # length that represents zero
+BARELY = 1e-3  # shortest length at which the slope of the length map is evaluated
+NOISE = 1e-15  # difference relative to q below which it is rounding
 
 
-class NotCriticalError(ValueError):
-    """No value of the parameter makes chi_1 equal to one."""
+class NotCriticalError(InputError):
+    """No value of the parameter gives chi_1 = 1."""
 
 
 def critical_weight_var(
@@ -60,13 +63,13 @@ def critical_bias_var(
 
 
 def critical_keep(activation: Name | Function, weight_var: ArrayLike, bias_var: ArrayLike) -> Array:
-    """Return the keep rate at which chi_1 = 1; raise NotCriticalError if none in (0, 1] does it."""
+    """Return the keep rate in (0, 1] at which chi_1 = 1, or raise NotCriticalError."""
     _, w, b = parameters(weight_var=weight_var, bias_var=bias_var)
     broadcast(weight_var=w, bias_var=b)
     keep = w / critical_weight_var(activation, b)
     rate = as_numpy(keep)
-    remedy = "dropout raises chi_1, so start from a weight_var that is ordered without it"
-    _refuse(rate, (rate > 0) & (rate <= 1), "keep", "in (0, 1]", remedy)
+    remedy = "dropout increases chi_1: use a weight_var with chi_1 < 1 without dropout"
+    _require(rate, (rate > 0) & (rate <= 1), "keep", "in (0, 1]", remedy)
     return _number(keep)
 
 
@@ -86,9 +89,9 @@ def edge_of_chaos(
             return critical_bias_var(activation, weight_var, keep)
         if weight_var is not None and bias_var is not None:
             return critical_keep(activation, weight_var, bias_var)
-    raise ValueError(
-        f"edge_of_chaos: expected exactly one parameter to be None, got {missing}; give the two"
-        " others"
+    raise InputError(
+        "weight_var, bias_var, keep: expected exactly one parameter that is None, got"
+        f" {', '.join(missing) or 'none'}; pass the two others"
     )
 
 
@@ -114,16 +117,16 @@ def _critical_lengths(phi: Activation, bias_var: np.ndarray) -> tuple[np.ndarray
     noise = np.where((short_signals(phi) is not None) & (grid < SHORT), 0.0, NOISE * grid)
     grid = np.append(SMALLEST, grid)
     noise = np.append(0.0, noise)
-    left_over = np.append(_left_over(phi, np.array([SMALLEST])), _scan(phi, len(grid) - 1)[0])
-    sign = np.where(left_over - bias_var[:, None] > noise, 1, -1)
+    implied_bias = np.append(_implied_bias(phi, np.array([SMALLEST])), _scan(phi, len(grid) - 1)[0])
+    sign = np.where(implied_bias - bias_var[:, None] > noise, 1, -1)
     rows, at = np.nonzero(sign[:, :-1] * sign[:, 1:] < 0)
 
     def excess(q: np.ndarray, some: np.ndarray) -> np.ndarray:
-        return _left_over(phi, q) - bias_var[rows[some]]
+        return _implied_bias(phi, q) - bias_var[rows[some]]
 
     q = bracketed(excess, grid[at], grid[at + 1])
-    starts_at_zero = abs(left_over[0]) <= NOISE * SMALLEST
-    dying = np.flatnonzero((bias_var <= max(left_over[0], 0)) & starts_at_zero)
+    starts_at_zero = abs(implied_bias[0]) <= NOISE * SMALLEST
+    dying = np.flatnonzero((bias_var <= max(implied_bias[0], 0)) & starts_at_zero)
     rows_and_dying = np.concatenate([rows, dying])
     return rows_and_dying, np.concatenate([q, np.full(len(dying), SMALLEST)])
 
@@ -136,23 +139,23 @@ def _bias_of_slope(phi: Activation, target: np.ndarray) -> np.ndarray:
     at = np.argmax(crossing, axis=1)
     exists = crossing.any(axis=1) & (phi.homogeneous is None)
     expected = "between the smallest and the largest E phi'^2"
-    remedy = "chi_1 stays on one side of 1 for every bias_var; change weight_var or keep"
-    _refuse(target, exists, "keep / weight_var", expected, remedy)
+    remedy = "chi_1 is on one side of 1 for every bias_var; change weight_var or keep"
+    _require(target, exists, "keep / weight_var", expected, remedy)
     q = bracketed(lambda x, rows: phi.derivative_moment(x) - target[rows], GRID[at], GRID[at + 1])
-    bias_var = _left_over(phi, q)
+    bias_var = _implied_bias(phi, q)
     expected = "0 or more at the critical length"
-    _refuse(bias_var, bias_var >= -NOISE * q, "bias_var", expected, "lower weight_var")
+    _require(bias_var, bias_var >= -NOISE * q, "bias_var", expected, "lower weight_var")
     return np.maximum(bias_var, 0.0)
 
 
-def _left_over(phi: Activation, q: Array) -> Array:
+def _implied_bias(phi: Activation, q: Array) -> Array:
     """Return q - M / D: the bias variance for which q is a fixed point on the critical line."""
     with np.errstate(invalid="ignore", over="ignore"):
         direct = q - np.nan_to_num(phi.second_moment(q) / phi.derivative_moment(q), nan=np.inf)
     short = short_signals(phi)
     if short is None:
         return direct
-    return np.where(q < SHORT, short.left_over(np.minimum(q, SHORT)), direct)
+    return np.where(q < SHORT, short.implied_bias(np.minimum(q, SHORT)), direct)
 
 
 @lru_cache(maxsize=64)
@@ -163,15 +166,16 @@ def _scan(phi: Activation, points: int = len(GRID)) -> tuple[np.ndarray, np.ndar
         parts.append(BEYOND[1:])
     with np.errstate(over="ignore", invalid="ignore"):
         slopes = [np.asarray(phi.derivative_moment(part)) for part in parts]
-    left_over = [_left_over(phi, part) for part in parts]
-    return np.concatenate(left_over), np.concatenate(slopes)
+    implied_bias = [_implied_bias(phi, part) for part in parts]
+    return np.concatenate(implied_bias), np.concatenate(slopes)
 
 
-def _refuse(values: np.ndarray, valid: Array, name: str, expected: str, remedy: str) -> None:
-    """Raise a NotCriticalError with the first invalid value, if there is one."""
+def _require(values: np.ndarray, valid: Array, name: str, expected: str, remedy: str) -> None:
+    """Raise a NotCriticalError with the first invalid value unless all are valid."""
     if not np.all(valid):
         first_wrong = np.ravel(values)[np.argmin(np.ravel(valid))]
-        raise NotCriticalError(f"{name}: expected {expected}; got {first_wrong:g}; {remedy}")
+        message = f"{name}: expected {expected}; got {first_wrong:g}; {remedy}"
+        raise NotCriticalError(message, "no-critical-value", argument=name)
 
 
 def _number(x: Array) -> Array:

@@ -1,6 +1,8 @@
-"""Phase diagrams: the fixed points over a grid of weight and bias variances.
+"""Phase diagrams: fixed points over a grid of weight and bias variances.
 
 Poole et al. 2016, Schoenholz et al. 2017; with the trainable depth, Figure 7 of S1.
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderone.core.arrays import together
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, ArrayLike, Function, Name, Number
 from orderone.theory.meanfield.mean_field import MeanField
 
@@ -17,9 +20,10 @@ QUANTITIES = ("q_star", "c_star", "chi1", "chi2", "xi1", "xi2")
 
 @dataclass(frozen=True)
 class PhaseDiagram(Mapping[str, Array]):
-    """q_star, c_star, chi1, chi2, xi1, xi2: each [i, j] belongs to weight_var[i] and bias_var[j].
+    """Mapping with q_star, c_star, chi1, chi2, xi1, xi2 as 2-d arrays.
 
-    Tensors come back as tensors, on their device; words are numpy arrays.
+    Entry [i, j] belongs to weight_var[i] and bias_var[j]. If the parameters are tensors, so are the
+    results, on the same device; phase and status are numpy arrays of words.
     """
 
     weight_var: Array  # (i,)
@@ -39,17 +43,17 @@ class PhaseDiagram(Mapping[str, Array]):
 
     @property
     def phase(self) -> np.ndarray:
-        """ordered, critical or chaotic, [i, j]."""
+        """Return ordered, critical or chaotic, [i, j]."""
         return self.networks.phase
 
     @property
     def status(self) -> np.ndarray:
-        """converged or diverges, [i, j]."""
+        """Return converged or diverges, [i, j]."""
         return self.networks.status
 
     @property
     def trainable_depth(self) -> Array:
-        """min(12 xi_1, 12 xi_2), [i, j]."""
+        """Return min(12 xi_1, 12 xi_2), [i, j]."""
         return self.networks.trainable_depth()
 
 
@@ -67,13 +71,15 @@ def phase_diagram(
         columns = xp.reshape(columns, (1,))
     for name, axis in (("weight_var", rows), ("bias_var", columns)):
         if axis.ndim != 1:
-            raise ValueError(
-                f"{name}: expected the values along one axis, got shape {tuple(axis.shape)}; give a"
-                " vector"
+            raise InputError(
+                f"{name}: expected a number or a vector, the values along one axis; got shape"
+                f" {tuple(axis.shape)}",
+                argument=name,
             )
     if rate.ndim:
-        raise ValueError(
-            f"keep: expected one number, got shape {tuple(rate.shape)}; make one diagram for each"
+        raise InputError(
+            f"keep: expected one number, got shape {tuple(rate.shape)}; make a diagram for each",
+            argument="keep",
         )
     networks = MeanField(activation, rows[:, None], columns[None, :], float(rate))
     return PhaseDiagram(rows, columns, networks)

@@ -1,4 +1,4 @@
-"""A fixed point of a map, and its stability."""
+"""Fixed point of a map, and its stability."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from orderone.theory.meanfield.scales import ROUNDING
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """A value that a map leaves unchanged, and the slope of the map there."""
+    """Value that a map leaves unchanged, and the slope of the map there."""
 
     value: float
     slope: float

@@ -1,4 +1,4 @@
-"""Sizes of gradients, layer by layer: exact for linear networks, exponential laws for all others.
+"""Sizes of gradients in each layer of a linear network, exactly; `laws` treats all others.
 
     g_aa^l = E (dE_a / dW^l_ij)^2
     g_ab^l = E (dE_a / dW^l_ij)(dE_b / dW^l_ij)                                       S1 (8), signed
@@ -10,7 +10,7 @@ Linear networks, loss |z^L|^2 (erratum S1.8: the sum of squares), with chi_1 = w
     k      = L - l
 
 Erratum S1.3: (12) of the paper is the case in which every layer, the input too, has the lengths of
-the fixed point. These are used if no q0 is given. Erratum S1.5: g_ab decays as chi_2^k only if
+the fixed point. These are the default without q0. Erratum S1.5: g_ab decays as chi_2^k only if
 weight_var < keep^2, else as chi_1^(2k).
 
 Erratum S1.4: g_ab of one network is noisy. With u = delta_a delta_b / N and
@@ -19,6 +19,8 @@ v = delta_a delta_a / N, a layer multiplies Var(u) by weight_var^2 and v by chi_
 overlap of inputs, c* keep,
 
     std(g_ab^l) = c* keep (1 - keep^2)^(-1/2) N^(-1/2) g_aa^l,        1 << L - l << N
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 import math
@@ -28,6 +30,7 @@ import numpy as np
 
 from orderone.core import checks
 from orderone.core.arrays import together
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Array, ArrayLike, Count, Number
 from orderone.core.reals import real
@@ -36,7 +39,7 @@ from orderone.theory.meanfield.parameters import parameters
 
 
 class GradientMetrics(NamedTuple):
-    """One entry for each layer 1 .. depth: entry l - 1 is layer l. Also metrics["g_aa"]."""
+    """Gradient metrics of layers 1 .. depth; entry l - 1 is layer l. Also metrics["g_aa"]."""
 
     g_aa: np.ndarray
     g_ab: np.ndarray
@@ -59,10 +62,10 @@ def linear_gradient_metrics(
 
     This is S1 (12) in the form of erratum S1.3.
 
-    `q0` is the squared length of an input per unit, `qab0` the overlap of two (q0 if it is not
-    given: the same input twice, under masks of their own). Without them, lengths and overlap are
-    those of the fixed point, as for `MeanField`: infinite unless weight_var < keep, erratum S1.2.
-    With weight_var = keep and no bias every length stays as it is, and 1 is taken.
+    `q0` is the squared length of an input per unit, `qab0` the overlap of two inputs, by default
+    q0: the same input twice, with different masks. Without them, lengths and overlap are those of
+    the fixed point, as for `MeanField`: infinite unless weight_var < keep, erratum S1.2. With
+    weight_var = keep and no bias every length is a fixed point; the default is 1.
     """
     w, b, rho = _parameters(weight_var, bias_var, keep)
     depth = count(depth, "depth")
@@ -77,7 +80,7 @@ def linear_noise_level(keep: Number, correlation: Number) -> float:
     """Return sqrt(N) std(g_ab) / g_aa of linear networks far from the output: erratum S1.4.
 
     abs(g_ab) levels off there. `correlation` is that of two signals, c* at the fixed point. The
-    result is inf without dropout, where noise adds up for ever.
+    result is inf without dropout, where noise accumulates without bound.
     """
     keep = real(keep, "keep", above=0, most=1)
     correlation = real(correlation, "correlation", least=-1, most=1)
@@ -89,7 +92,7 @@ def linear_noise_level(keep: Number, correlation: Number) -> float:
 def _backwards(q: np.ndarray, factor: float, ratio: float, weight: float) -> np.ndarray:
     """Return factor^k [q^L + weight sum_{j=1..k} ratio^j q^(L-j)] for layers l = L - k = 1 .. L.
 
-    The recursion runs from the top.
+    The recursion runs from the last layer to the first.
     """
     depth = len(q) - 1
     total = np.empty(depth)
@@ -117,7 +120,7 @@ def _lengths(
         q = np.full(depth + 1, start)
     else:
         largest = np.finfo(float).max
-        start = _start(q0, "q0", 0.0, largest, "give a squared length per unit")
+        start = _start(q0, "q0", 0.0, largest, "pass a squared length per unit")
         overlap = start
         q = _recursion(start, w / rho, b, depth)
     if qab0 is not None:
@@ -139,8 +142,9 @@ def _parameters(
     _, w, b, rho = parameters(weight_var=weight_var, bias_var=bias_var, keep=keep)
     for name, value in (("weight_var", w), ("bias_var", b), ("keep", rho)):
         if value.ndim:
-            raise ValueError(
-                f"{name}: expected one number, got shape {tuple(value.shape)}; call once for each"
+            raise InputError(
+                f"{name}: expected one number, got shape {tuple(value.shape)}; call once for each",
+                argument=name,
             )
     return float(w), float(b), float(rho)
 
@@ -149,7 +153,8 @@ def _start(value: ArrayLike, name: str, low: float, high: float, remedy: str) ->
     xp, array = together(**{name: value})
     checks.within(xp, array, low, high, name, remedy)
     if array.ndim:
-        raise ValueError(
-            f"{name}: expected one number, got shape {tuple(array.shape)}; call once for each"
+        raise InputError(
+            f"{name}: expected one number, got shape {tuple(array.shape)}; call once for each",
+            argument=name,
         )
     return float(array)

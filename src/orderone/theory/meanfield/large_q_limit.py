@@ -1,6 +1,6 @@
-"""The limit of an activation for very long signals: straight lines, if phi grows like abs(x).
+"""Limit of an activation for very long signals: straight lines, if phi grows like abs(x).
 
-For a bounded phi, such as tanh, only its sign matters at large q, and averages follow powers of q.
+For a bounded phi, such as tanh, only the sign of x matters at large q, and means are powers of q.
 """
 
 from functools import lru_cache
@@ -9,8 +9,8 @@ import numpy as np
 
 from orderone.theory.activations import Activation, PiecewiseLinear
 
-HUGE = 1e30  # a length that stands for infinity
-LIMIT = 1e-6  # a ratio that is closer to one than this tends to one
+HUGE = 1e30  # length that represents infinity
+LIMIT = 1e-6  # a ratio closer to 1 than this tends to 1
 
 
 @lru_cache(maxsize=64)
@@ -31,7 +31,7 @@ def large_q_limit(phi: Activation) -> Activation:
 
 @lru_cache(maxsize=64)
 def longest(phi: Activation) -> float:
-    """Return a length that is as good as infinite, but whose averages are finite."""
+    """Return a length that represents infinity and whose means are finite."""
     lengths = HUGE ** np.linspace(1, 0, 33)
     with np.errstate(over="ignore", invalid="ignore"):
         moments = phi.second_moment(lengths)

@@ -1,14 +1,14 @@
 """Pairs of signals that are too long for quadrature.
 
-Where phi grows like a power, all long signals see the same, and E phi' phi' is proportional to
-E phi^2 / q. A bounded phi looks like two levels, with a step near zero, where long signals seldom
-are. With theta the angle, cos theta = 1 - g, and J the difference of the levels,
+If phi grows like a power, G does not depend on the length of long signals, and E phi' phi' is
+proportional to E phi^2 / q. A bounded phi has two levels and a step near zero, where long signals
+rarely are. With theta the angle, cos theta = 1 - g, and J the difference of the levels,
 
     G(q, g)         = J^2 theta(g) / (2 pi E phi^2)
     E phi' phi'     = J^2 / (2 pi q sin theta(g))
 
-if signals differ by far more than the width of the step. Otherwise they see the same as shorter
-signals of length r < q that differ by the same amount, r h = q g:
+if signals differ by far more than the width of the step. Otherwise they behave like shorter signals
+of length r < q that differ by the same amount, r h = q g:
 
     G(q, g)             = G(r, h) theta(g) / theta(h)
     E phi' phi' (q, g)  = E phi' phi' (r, h) sqrt(r / q)
@@ -24,15 +24,15 @@ from orderone.theory.activations import Activation, AtLength
 from orderone.theory.activations.angle import angle, sine
 from orderone.theory.activations.numeric import Numeric
 
-RESOLVED = 1e20  # the longest signals that quadrature can resolve
-APART = 1e17  # a squared difference that is far more than the width of any step
+RESOLVED = 1e20  # longest signals that quadrature can resolve
+APART = 1e17  # squared difference far above the width of any step
 
 JumpAverage: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (gap, rows)
 StepAverage: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # (g, h, rows)
 
 
 def at_any_length(phi: Activation, q: np.ndarray) -> AtLength:
-    """Return averages of pairs at lengths q, a flat array.
+    """Return means over pairs at lengths q, a flat array.
 
     Closed forms of bounded activations hold at all lengths.
     """
@@ -46,7 +46,7 @@ def at_any_length(phi: Activation, q: np.ndarray) -> AtLength:
 
 
 class LargeQPairs(AtLength):
-    """Averages of pairs of long signals; `shorter` are those at lengths that can be resolved."""
+    """Means over pairs of long signals; `shorter` are those at lengths that can be resolved."""
 
     def __init__(self, phi: Activation, q: np.ndarray, shorter: AtLength) -> None:
         super().__init__(phi, q, np)

@@ -1,22 +1,23 @@
-"""Decay of gradients with the distance k = L - l from the output, and where noise takes over.
+"""Decay of gradients with the distance k = L - l from the output, and where noise dominates.
 
     g_aa^l = g_aa^L chi_1^k [1 + (1/keep) sum_{j=1..k} (lambda^2 / chi_1)^j]
     g_ab^l = g_ab^L chi_2^k [1 + sum_{j=1..k} (lambda^2 / chi_2)^j]
 
 at the fixed point, for the loss sum_i phi(z^L_i)^2. lambda is the slope dq'/dq of the length map.
-(9) and (11) of S1 are the first terms. The sums are there because the loss depends on the weights
-that carry its gradient back (erratum S1.5): by Stein's lemma a part of delta^l stays aligned with
-the signal, weight_var x_j E[d delta_i / d z_i], and that average shrinks by lambda a layer. With
+(9) and (11) of S1 are the first terms. The sums arise because the loss depends on the weights
+through which its gradient flows back (erratum S1.5): by Stein's lemma a part of delta^l stays
+aligned with the signal, weight_var x_j E[d delta_i / d z_i], and that mean shrinks by lambda in
+each layer. With
 psi = phi phi', v_k = E delta_a^2, u_k = E delta_a delta_b at distance k, and the masks of S1 (7),
 
     v_k = chi_1 v_{k-1} + (4 / keep) lambda^(2k) E psi^2,        v_0 = 4 E psi^2
     u_k = chi_2 u_{k-1} + 4 lambda^(2k) E psi_a psi_b,           u_0 = 4 E psi_a psi_b
 
-Far from the output the larger rate wins: max(chi_1, lambda^2), max(chi_2, lambda^2). In linear
+Far from the output the larger rate dominates: max(chi_1, lambda^2), max(chi_2, lambda^2). In linear
 networks lambda = chi_1, and this is (12) at the fixed point (`gradients`).
 
-Erratum S1.4: (13) of the paper, chi_1 for g_ab too, is refuted. What falls as chi_1^k is the noise
-of one network,
+Erratum S1.4: (13) of the paper, chi_1 for g_ab too, is wrong. The noise of one network falls as
+chi_1^k,
 
     std(g_ab^l) = level N^(-1/2) g_aa^l
 
@@ -26,6 +27,8 @@ both are exponentials, they cross at
     k = ln(sqrt(N) r / level) / ln(chi_1 / chi_2),        r = g_ab^L / g_aa^L
 
 `level` was measured in linear networks as .72 to .81 for widths 64 to 1024.
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 import math
@@ -55,7 +58,7 @@ class GradientLaw:
     g_aa: np.ndarray
     g_ab: np.ndarray  # its mean, with the sign
     noise: np.ndarray  # standard deviation of g_ab over networks, where abs(g_ab) levels off
-    crossover: float  # distance from the output at which noise equals mean; inf if it never does
+    crossover: float  # distance from the output at which noise equals the mean; inf if nowhere
 
 
 def gradient_law(
@@ -65,7 +68,7 @@ def gradient_law(
 
     `ratio` is g_ab / g_aa at the last layer, about c* for two inputs at the fixed point.
     """
-    network = instance(network, MeanField, "network", "make one with MeanField(...)")
+    network = instance(network, MeanField, "network", "pass MeanField(...)")
     depth = count(depth, "depth")
     width = count(width, "width")
     ratio = real(ratio, "ratio", above=0)
@@ -81,7 +84,7 @@ def gradient_law(
 
 
 class _Decay(NamedTuple):
-    """chi^k + weight sum_{j=1..k} chi^(k-j) aligned^j, for any real k."""
+    """Decay chi^k + weight sum_{j=1..k} chi^(k-j) aligned^j, for any real k."""
 
     chi: float
     aligned: float
@@ -89,7 +92,7 @@ class _Decay(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The rate far from the output."""
+        """Return the rate far from the output."""
         return max(self.chi, self.aligned)
 
     def log(self, k: Array) -> Array:
@@ -118,15 +121,15 @@ def _decays(network: MeanField) -> tuple[_Decay, _Decay]:
     return _Decay(chi1, slope**2, 1 / float(keep)), _Decay(chi2, slope**2, 1.0)
 
 
-def _crossing(squares: _Decay, overlaps: _Decay, head_start: float) -> float:
-    """Return where the overlaps have lost their head start; inf if they never do."""
-    if head_start <= 0 or overlaps.rate == 0:
+def _crossing(squares: _Decay, overlaps: _Decay, log_ratio: float) -> float:
+    """Return the distance at which overlaps fall to the noise; inf if they never do."""
+    if log_ratio <= 0 or overlaps.rate == 0:
         return 0.0
     if not overlaps.rate < squares.rate < math.inf:
         return math.inf
 
     def left(k: float) -> float:
-        return float(head_start + overlaps.log(k) - squares.log(k))
+        return float(log_ratio + overlaps.log(k) - squares.log(k))
 
     far = 1.0
     while left(far) > 0 and far < FARTHEST:
@@ -145,9 +148,9 @@ def crossover_depth(
     chi2 = real(chi2, "chi2", least=0)
     ratio = real(ratio, "ratio", above=0)
     level = real(level, "level", above=0)
-    head_start = math.log(math.sqrt(count(width, "width")) * ratio / level)
-    if head_start <= 0 or chi2 == 0:
+    log_ratio = math.log(math.sqrt(count(width, "width")) * ratio / level)
+    if log_ratio <= 0 or chi2 == 0:
         return 0.0
     if chi1 > chi2:
-        return head_start / math.log(chi1 / chi2)
+        return log_ratio / math.log(chi1 / chi2)
     return math.inf

@@ -1,17 +1,19 @@
-"""Fixed points of the length map: the lengths that signals tend to.
+"""Fixed points of the length map: the lengths to which signals tend.
 
     q' = (weight_var / keep) E phi(sqrt(q) z)^2 + bias_var                                    S1 (2)
 
 A fixed point exists only under conditions (erratum S1.2): linear networks need weight_var < keep
-and ReLU networks weight_var < 2 keep; bounded activations always have one. q* is the one that a
-signal of length 1 tends to: the next fixed point above if its length grows at first, the next one
-below otherwise. Sign changes of q' - q are found on a grid of 36 decades, on which E phi^2 is
-computed once for each activation. Where the length grows on all of the grid, a coarser grid goes on
+and ReLU networks weight_var < 2 keep; bounded activations always have one. q* is the fixed point to
+which a signal of length 1 tends: the next one above if its length grows at first, the next one
+below otherwise. Sign changes of q' - q are located on a grid of 36 decades, on which E phi^2 is
+computed once for each activation. If the length grows on all of the grid, a coarser grid continues
 to the largest doubles.
 
 Lengths never oscillate. sqrt(q) E phi(sqrt(q) z)^2 is an integral of phi(x)^2 exp(-x^2 / 2q) over
-x, which grows with q, so that d log q' / d log q >= -1/2: a cycle of two would need a mean slope of
--1, and without one there is no other.
+x, which grows with q, so that d log q' / d log q >= -1/2. A cycle of period 2 would need a mean
+slope of -1, and without such a cycle there are no longer ones.
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 from functools import lru_cache
@@ -27,9 +29,9 @@ PER_DECADE = 8
 GRID = 10.0 ** (np.arange(-DECADES * PER_DECADE, DECADES * PER_DECADE + 1) / PER_DECADE)
 BEYOND = 10.0 ** np.arange(DECADES, 310, 4).clip(max=308)
 ONE = DECADES * PER_DECADE  # GRID[ONE] = 1
-NOISE = 1e-15  # relative: a smaller difference is rounding
-INEXACT = 1e-3  # the same where averages are inexact
-LIMIT = 1e-9  # the same for very long signals, whose averages are less exact
+NOISE = 1e-15  # relative difference below which it is rounding
+INEXACT = 1e-3  # the same where means are inexact
+LIMIT = 1e-9  # the same for very long signals, whose means are less exact
 ROWS_AT_ONCE = 4096
 
 
@@ -83,7 +85,7 @@ def all_fixed_lengths(phi: Activation, rate: float, bias_var: float) -> list[flo
 
 
 def length_slope(phi: Activation, rate: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Return dq'/dq to some seven digits; its absolute value is below 1 if q attracts."""
+    """Return dq'/dq to about seven digits; its absolute value is below 1 if q is stable."""
     if phi.homogeneous is not None:
         return rate * phi.homogeneous
     q = np.clip(q, 1e-12, 1e150)
@@ -96,7 +98,7 @@ def length_slope(phi: Activation, rate: np.ndarray, q: np.ndarray) -> np.ndarray
 def homogeneous(slope: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
     """Return the fixed point of q' = slope q + bias_var.
 
-    With slope 1 and no bias every length stays as it is, and 1 is returned.
+    With slope 1 and no bias every length is a fixed point, and the result is 1.
     """
     decays = slope < 1
     q = np.where(decays, bias_var / np.where(decays, 1 - slope, 1.0), np.inf)
@@ -131,7 +133,7 @@ def _excess_at(
 def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (low, high) around q*; (0, 0) if it is zero, (inf, inf) if there is none."""
     above = excess[:, ONE:] < 0
-    below = excess[:, : ONE + 1] > 0  # not what rounding leaves of a slow divergence
+    below = excess[:, : ONE + 1] > 0  # not the rounding of a slow divergence
     up = np.argmax(above, axis=1)
     down = ONE - np.argmax(below[:, ::-1], axis=1)
     grows = excess[:, ONE] > 0

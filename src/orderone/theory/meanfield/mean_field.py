@@ -1,11 +1,13 @@
-"""A wide random network with dropout, layer after layer: S1 section 3.
+"""Wide random networks with dropout, layer by layer: S1 section 3.
 
     z^l_i = (1 / keep) sum_j W_ij p_j phi(z^(l-1)_j) + b_i                                    S1 (1)
     W_ij  ~ N(0, weight_var / N)
     b_i   ~ N(0, bias_var)
 
-p_j is 1 with probability keep: the KEEP rate, which the paper calls the dropout rate rho (erratum
+p_j is 1 with probability keep, the keep rate, which the paper calls the dropout rate rho (erratum
 S1.8). Lengths q are those of pre-activations z. Two inputs have independent dropout masks.
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ import numpy as np
 
 from orderone.core import checks
 from orderone.core.arrays import as_numpy, together
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Array, ArrayLike, Count
 from orderone.theory.meanfield import lengths, scales
@@ -30,90 +33,90 @@ class MeanField(Networks):
 
     Parameters may be arrays, which broadcast.
 
-    `activation` is a name (`theory.activations.names()`) or a function; `keep` is the rate at which
-    units are kept. Results are floats for numbers, arrays for arrays and tensors for tensors, on
-    their device; what diverges is inf, and `status` says so. Two networks are equal if their
-    parameters are.
+    `activation` is a name (`theory.activations.names()`) or a function; `keep` is the keep rate, 1
+    minus the dropout rate. Results are floats for numbers, arrays for arrays and tensors for
+    tensors, on their device. Quantities that diverge are inf, and `status` says so. Two networks
+    are equal if their parameters are.
     """
 
     @property
     def q_star(self) -> Array:
-        """The length that a signal of length one tends to: S1 (2). inf if it diverges."""
-        return self._give(self._solution.q_star)
+        """Return the length to which a signal of length 1 tends: S1 (2). inf if it diverges."""
+        return self._in_shape(self._solution.q_star)
 
     @property
     def c_star(self) -> Array:
-        """The correlation that two signals tend to: S1 (3), (4), erratum S1.1.
+        """Return the correlation to which two signals tend: S1 (3), (4), erratum S1.1.
 
-        Where signals die, q* = 0, it is that of the limit of small biases; without any, a
-        trajectory ends elsewhere.
+        If signals vanish, q* = 0, it is the limit of small biases; a trajectory without bias may
+        end at another correlation.
         """
-        return self._give(1 - self._solution.gap)
+        return self._in_shape(1 - self._solution.gap)
 
     @property
     def gap_star(self) -> Array:
-        """1 - c*, with all its digits."""
-        return self._give(self._solution.gap)
+        """Return 1 - c*, without loss of digits."""
+        return self._in_shape(self._solution.gap)
 
     @property
     def chi1(self) -> Array:
-        """The factor of squared gradients from layer to layer: S1 (10), with 1/keep."""
-        return self._give(self._solution.chi1)
+        """Return the factor of squared gradients from layer to layer: S1 (10), with 1/keep."""
+        return self._in_shape(self._solution.chi1)
 
     @property
     def chi2(self) -> Array:
-        """weight_var E phi'(x) phi'(y): S1 (6).
+        """Return weight_var E phi'(x) phi'(y): S1 (6).
 
         It is the slope of the correlation map at c*, unless lengths diverge.
         """
-        return self._give(self._solution.chi2)
+        return self._in_shape(self._solution.chi2)
 
     @property
     def xi1(self) -> Array:
-        """Layers over which a squared gradient changes by e: S1 (11)."""
-        return self._give(scales.depth_scale(self._solution.chi1))
+        """Return the number of layers over which a squared gradient changes by e: S1 (11)."""
+        return self._in_shape(scales.depth_scale(self._solution.chi1))
 
     @property
     def xi2(self) -> Array:
-        """Layers over which a difference of correlations decays by e: S1 (6).
+        """Return the number of layers over which a difference of correlations decays by e: S1 (6).
 
-        If lengths diverge, it is that of normalised signals.
+        If lengths diverge, it is that of normalized signals.
         """
-        return self._give(scales.depth_scale(self._solution.slope))
+        return self._in_shape(scales.depth_scale(self._solution.slope))
 
     @property
     def status(self) -> Array:
-        """converged, or diverges if the length grows for ever; it never oscillates."""
-        return self._give(self._solution.status)
+        """Return converged, or diverges if the length grows without bound; it never oscillates."""
+        return self._in_shape(self._solution.status)
 
     @property
     def phase(self) -> Array:
-        """ordered, critical or chaotic: chi_1 below, at or above 1."""
-        return self._give(scales.phase(self._solution.chi1, self.tolerance))
+        """Return ordered, critical or chaotic: chi_1 below, at or above 1."""
+        return self._in_shape(scales.phase(self._solution.chi1, self.tolerance))
 
     def trainable_depth(self, older: bool = False) -> Array:
         """Return min(12 xi_1, 12 xi_2), or the older law 6 xi_2."""
         xi2 = scales.depth_scale(self._solution.slope)
         if older:
-            return self._give(scales.DEPTHS_PER_SCALE_OLDER * xi2)
+            return self._in_shape(scales.DEPTHS_PER_SCALE_OLDER * xi2)
         xi1 = scales.depth_scale(self._solution.chi1)
-        return self._give(scales.DEPTHS_PER_SCALE * np.minimum(xi1, xi2))
+        return self._in_shape(scales.DEPTHS_PER_SCALE * np.minimum(xi1, xi2))
 
     def length_map(self, q: ArrayLike) -> Array:
         """Return the length after one layer: S1 (2)."""
         xp, length = together(q=q)
         weight_var, bias_var, keep = self.parameters
-        self.meets(length, "q")
+        self._check_broadcast(length, "q")
         moment = self.phi.second_moment(as_numpy(checks.variance(xp, length, "q")))
         with np.errstate(over="ignore"):
-            return self.as_given(weight_var / keep * moment + bias_var, q=q)
+            return self._in_input_type(weight_var / keep * moment + bias_var, q=q)
 
     def correlation_map(self, c: ArrayLike) -> Array:
         """Return the correlation after one layer of signals with length q*: S1 (3), (4)."""
         xp, correlation = together(c=c)
-        checks.within(xp, correlation, -1, 1, "c", "it is a correlation")
-        self.meets(correlation, "c")
-        return self.as_given(1 - self._next_gap(1 - as_numpy(correlation)), c=c)
+        checks.within(xp, correlation, -1, 1, "c", "pass a correlation")
+        self._check_broadcast(correlation, "c")
+        return self._in_input_type(1 - self._next_gap(1 - as_numpy(correlation)), c=c)
 
     def trajectory(self, q0: ArrayLike, c0: ArrayLike, depth: Count) -> Trajectory:
         """Return lengths and correlation at layers 0 to depth.
@@ -122,16 +125,16 @@ class MeanField(Networks):
         """
         xp, start, correlation = together(q0=q0, c0=c0)
         first, second = _two(as_numpy(checks.variance(xp, start, "q0")))
-        gap = 1 - as_numpy(checks.within(xp, correlation, -1, 1, "c0", "it is a correlation"))
-        self.meets(first, "q0")
-        self.meets(gap, "c0")
+        gap = 1 - as_numpy(checks.within(xp, correlation, -1, 1, "c0", "pass a correlation"))
+        self._check_broadcast(first, "q0")
+        self._check_broadcast(gap, "c0")
         layers = count(depth, "depth", least=0)
         path = follow(Layer(self.phi, *self.parameters), first, second, gap, layers)
         return Trajectory(
-            q=self.as_given(path.q, q0=q0, c0=c0),
-            c=self.as_given(path.c, q0=q0, c0=c0),
-            q_bb=self.as_given(path.q_bb, q0=q0, c0=c0),
-            gap=self.as_given(path.gap, q0=q0, c0=c0),
+            q=self._in_input_type(path.q, q0=q0, c0=c0),
+            c=self._in_input_type(path.c, q0=q0, c0=c0),
+            q_bb=self._in_input_type(path.q_bb, q0=q0, c0=c0),
+            gap=self._in_input_type(path.gap, q0=q0, c0=c0),
         )
 
     def lengths(self) -> tuple[FixedPoint, ...]:
@@ -164,7 +167,7 @@ class MeanField(Networks):
     def _next_gap(self, gap: Array) -> Array:
         """Return g' = A (1/keep - 1 + G).
 
-        Where the length diverges the bias does not contribute to it, and A = keep.
+        If the length diverges, the bias is negligible and A = keep.
         """
         weight_var, _, keep = self.parameters
         length = self._solution.q_star.reshape(np.shape(weight_var))
@@ -181,12 +184,12 @@ class MeanField(Networks):
     def _solution(self) -> Solution:
         return solve(self.phi, *(x.ravel() for x in self.parameters))
 
-    def _give(self, flat: np.ndarray) -> Array:
+    def _in_shape(self, flat: np.ndarray) -> Array:
         """Return a float or a word for numbers, an array for arrays, a tensor for tensors."""
         shaped = flat.reshape(self.parameters[0].shape)
         if shaped.dtype == object:
             return number(shaped)
-        return self.as_given(shaped)
+        return self._in_input_type(shaped)
 
 
 def _two(q0: Array) -> tuple[Array, Array]:
@@ -194,8 +197,9 @@ def _two(q0: Array) -> tuple[Array, Array]:
     if q0.ndim == 0:
         return q0, q0
     if len(q0) != 2:
-        raise ValueError(
-            f"q0: expected one number, or one for each of two inputs; got shape {q0.shape}; iterate"
-            " over more"
+        raise InputError(
+            f"q0: expected one number, or one for each of two inputs; got shape {q0.shape}; for"
+            " more inputs, call it for each pair",
+            argument="q0",
         )
     return q0[0], q0[1]

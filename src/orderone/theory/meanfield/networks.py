@@ -1,6 +1,6 @@
 """Parameters of one network, or of many if they are arrays.
 
-Results are numbers, numpy arrays or tensors, as the parameters were.
+Results are numbers, numpy arrays or tensors, like the parameters.
 """
 
 from dataclasses import dataclass, field
@@ -9,18 +9,19 @@ from functools import cached_property
 import numpy as np
 
 from orderone.core.arrays import as_numpy, broadcast, like, together
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, ArrayLike, Function, Name, Number
 from orderone.core.reals import real
 from orderone.theory import activations
 from orderone.theory.meanfield.parameters import parameters as read
 
-LEAST_KEEP = 1e-300  # a smaller rate is replaced by this one: its inverse may overflow
+LEAST_KEEP = 1e-300  # replaces smaller rates, whose inverse may overflow
 LARGEST = 1e307  # the sum of larger variances may overflow
 
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """Parameters that broadcast. Two objects are equal if all parameters are."""
+    """Parameters that broadcast; two objects are equal if all their parameters are."""
 
     activation: Name | Function = "tanh"
     weight_var: ArrayLike = 1.0
@@ -31,28 +32,29 @@ class Networks:
 
     @cached_property
     def phi(self) -> activations.Activation:
-        """The activation with its averages."""
+        """Return the activation with its means."""
         return activations.get(self.activation)
 
     def __post_init__(self) -> None:
         real(self.tolerance, "tolerance", least=0)
         _ = self.phi, self.parameters  # raise errors now, not at the first result
 
-    def meets(self, array: Array, name: str) -> None:
-        """Raise a ValueError unless the array broadcasts with the networks."""
+    def _check_broadcast(self, array: Array, name: str) -> None:
+        """Raise an InputError unless the array broadcasts with the networks."""
         shape = tuple(array.shape)
         expected = self.parameters[0].shape
         try:
             np.broadcast_shapes(shape, expected)
         except ValueError as error:
-            raise ValueError(
+            raise InputError(
                 f"{name}: expected a shape that broadcasts with the networks, {expected}; got"
-                f" {shape}; reshape it"
+                f" {shape}; reshape it",
+                argument=name,
             ) from error
 
     @cached_property
     def parameters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """weight_var, bias_var and keep, broadcast to one shape."""
+        """Return weight_var, bias_var and keep, broadcast to one shape."""
         _, weight_var, bias_var, keep = read(
             weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep
         )
@@ -61,21 +63,21 @@ class Networks:
             as_numpy(weight_var), as_numpy(bias_var), np.maximum(as_numpy(keep), LEAST_KEEP)
         )
         with np.errstate(over="ignore"):
-            _representable("weight_var / keep", np.asarray(w / rho))
-        _representable("bias_var", b)
+            _check_overflow("weight_var / keep", np.asarray(w / rho))
+        _check_overflow("bias_var", b)
         return w, b, rho
 
     def one(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return weight_var, bias_var and keep; raise a ValueError unless this is one network."""
+        """Return weight_var, bias_var and keep; raise an InputError unless this is one network."""
         if self.parameters[0].size != 1:
-            raise ValueError(
-                f"expected one network, got shape {self.parameters[0].shape}; make one MeanField"
-                " for each"
+            raise InputError(
+                f"weight_var, bias_var, keep: expected one network, got arrays of shape"
+                f" {self.parameters[0].shape}; make a MeanField for each"
             )
         return self.parameters
 
-    def as_given(self, values: Array, **arguments: ArrayLike) -> Array:
-        """Return values as the parameters and arguments came: numbers, numpy arrays, or tensors."""
+    def _in_input_type(self, values: Array, **arguments: ArrayLike) -> Array:
+        """Return values in the type of parameters and arguments: numbers, arrays or tensors."""
         xp, template, *_ = together(
             weight_var=self.weight_var, bias_var=self.bias_var, keep=self.keep, **arguments
         )
@@ -91,13 +93,13 @@ class Networks:
         return hash(self._key())
 
 
-def _representable(name: str, variances: np.ndarray) -> None:
-    """Raise a ValueError if lengths of signals would overflow."""
+def _check_overflow(name: str, variances: np.ndarray) -> None:
+    """Raise an InputError if lengths of signals would overflow."""
     if np.any(variances > LARGEST):
-        raise ValueError(
-            f"{name}: expected at most {LARGEST:g}, got {variances.max():g}; lengths of such"
-            " signals are no numbers in double precision: choose smaller variances or a larger"
-            " keep rate"
+        raise InputError(
+            f"{name}: expected at most {LARGEST:g}, got {variances.max():g}; lengths of signals"
+            " would overflow: choose smaller variances or a larger keep rate",
+            argument=name,
         )
 
 

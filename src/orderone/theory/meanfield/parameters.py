@@ -1,4 +1,4 @@
-"""weight_var, bias_var and keep, as users pass them."""
+"""Validation of weight_var, bias_var and keep."""
 
 from types import ModuleType
 
@@ -10,7 +10,7 @@ from orderone.core.inputs import Array, ArrayLike
 def parameters(**values: ArrayLike) -> tuple[ModuleType, *tuple[Array, ...]]:
     """Return (namespace, array, ...) of the named values.
 
-    Raise a ValueError that names what cannot be a variance or a keep rate.
+    Raise an InputError that names the value that cannot be a variance or a keep rate.
     """
     xp, *arrays = together(**values)
     for name, array in zip(values, arrays, strict=True):

@@ -1,6 +1,6 @@
-"""Many roots at once, each in its own bracket: the method of Chandrupatla 1997.
+"""Many roots at once, each in its bracket: the method of Chandrupatla 1997.
 
-It takes inverse quadratic steps and falls back on bisection. Roots that have converged are no
+It takes inverse quadratic steps and otherwise bisects. Roots that have converged are no
 longer evaluated, so a few difficult ones do not delay the others.
 """
 
@@ -19,8 +19,8 @@ RowFunction: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 def bracketed(f: RowFunction, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return x with f(x, rows) = 0 between low and high, where f changes its sign.
 
-    An end where f is zero is the answer. Where the sign is the same at both ends, the end with the
-    smaller absolute value is.
+    If f is zero at an end, the result is this end. If f has the same sign at both ends, the result
+    is the end with the smaller absolute value.
     """
     rows = np.arange(len(low))
     if not len(rows):
@@ -59,7 +59,7 @@ def bracketed(f: RowFunction, low: np.ndarray, high: np.ndarray) -> np.ndarray:
 def _step(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, fa: np.ndarray, fb: np.ndarray, fc: np.ndarray
 ) -> np.ndarray:
-    """Return where between a (0) and b (1) to look next."""
+    """Return the position of the next point between a (0) and b (1)."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         xi = (a - b) / (c - b)
         phi = (fa - fb) / (fc - fb)

@@ -1,15 +1,17 @@
-"""Depth scales, and how deep a network can be trained.
+"""Depth scales, and the depth to which a network can be trained.
 
     xi_i = 1 / abs(log chi_i)                          S1 (6), (11); infinite at chi_i = 1
     L   <= min(12 xi_1, 12 xi_2)                       S1 section 5.2, measured on MNIST and CIFAR10
     L   <= 6 xi_2                                      the older law, Schoenholz et al. 2017
 
 On the critical line chi_1 is 1 to within rounding, and the scale is infinite.
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 import numpy as np
 
-ROUNDING = 4e-15  # a chi this close to 1 counts as 1
+ROUNDING = 4e-15  # a chi closer to 1 than this counts as 1
 DEPTHS_PER_SCALE = 12
 DEPTHS_PER_SCALE_OLDER = 6
 

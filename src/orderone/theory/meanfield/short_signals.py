@@ -1,4 +1,4 @@
-"""Averages of an activation over very short signals, from its Taylor series on both sides of zero.
+"""Means of an activation over very short signals, from its Taylor series on both sides of zero.
 
     phi(x)      = sum_n a_n x^n for x > 0, with b_n for x < 0
     E phi(x)^2  = sum_k m_k q^(k/2)
@@ -6,7 +6,7 @@
     m_k         = sum_{i+j=k} (a_i a_j + (-1)^k b_i b_j) E abs(z)^k / 2
 
 Near the critical line of a short signal all leading terms of the length map cancel, and a term of
-order q^2 decides. Differences of averages have lost it to rounding; sums of these terms have not.
+order q^2 decides. In differences of means it is lost to rounding; in sums of these terms it is not.
 a_1 and b_1 are phi'(0), exactly.
 """
 
@@ -23,11 +23,11 @@ from orderone.theory.activations import Activation
 SHORT = 1e-5  # signals of smaller length are short
 TERMS = 8
 RADIUS = 0.5
-DEGREE = 16  # of the polynomial that the series is taken from
+DEGREE = 16  # degree of the polynomial from which the series is computed
 SMOOTH = 1e-13
 AGREE = 1e-11
-ROUNDING = 1e-14  # of a coefficient, which grows with its power
-NOTHING = 1e-12  # relative: a smaller difference is rounding
+ROUNDING = 1e-14  # rounding of a coefficient, which grows with its power
+NOTHING = 1e-12  # relative difference below which it is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +47,8 @@ class Short:
             size = np.abs(linear) * q + np.abs(bend) + bias_var
             return linear * q + bend + bias_var, 4 * np.finfo(float).eps * size
 
-    def left_over(self, q: Array) -> Array:
-        """Return q - E phi^2 / E phi'^2, where q E phi'^2 and E phi^2 are compared term by term."""
+    def implied_bias(self, q: Array) -> Array:
+        """Return q - E phi^2 / E phi'^2; q E phi'^2 and E phi^2 are subtracted term by term."""
         n = len(self.moment)
         difference = np.append(np.zeros(2), self.slope[: n - 2]) - self.moment
         difference[np.abs(difference) <= NOTHING * np.abs(self.moment)] = 0.0
@@ -58,7 +58,7 @@ class Short:
 
 @lru_cache(maxsize=64)
 def short_signals(phi: Activation) -> Short | None:
-    """Return the series of phi; None if it has none, as a root has none, or none with a slope."""
+    """Return the series of phi; None if it has none, as for a root, or if its slope is 0."""
     if phi.homogeneous is not None or not np.isfinite(phi(np.array([-1e-9, 0.0, 1e-9]))).all():
         return None
     right, left = _taylor(phi)
@@ -80,7 +80,7 @@ def short_signals(phi: Activation) -> Short | None:
 def _taylor(phi: Activation) -> tuple[np.ndarray, np.ndarray]:
     """Return a_0, ... and b_0, ...
 
-    One series for both sides has more digits, if it is enough.
+    One series for both sides is more accurate; it is used where it is enough.
     """
     right_slope = float(phi.derivative(1e-300))
     left_slope = float(phi.derivative(-1e-300))
@@ -113,7 +113,7 @@ def _powers(phi: Activation, low: float, high: float) -> tuple[np.ndarray, float
 
 
 def _averages(right: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Return the average of the square of a series, in powers of sqrt(q)."""
+    """Return the mean of the square of a series, in powers of sqrt(q)."""
     n = min(TERMS, len(right))
     k = np.arange(n)
     moments = np.array(

@@ -1,4 +1,4 @@
-"""The fixed point of one network, or of many at once.
+"""Fixed points of one network, or of many at once.
 
     chi_1 = (weight_var / keep) E phi'(x)^2        at q*            S1 (10); (5) without dropout
     chi_2 = weight_var E phi'(x) phi'(y)           at q*, c*        S1 (6)
@@ -6,10 +6,12 @@
 From layer to layer, a squared gradient grows by the factor chi_1, and a small difference from c* by
 the factor chi_2. With dropout dc'/dc at c = 1 is keep chi_1, so c* does not leave 1 at chi_1 = 1.
 
-Without bias a signal may die: q* = 0. The correlation is then that of the limit of small biases,
-where the share of the bias in q* is 1 - (weight_var / keep) E phi^2 / q as q tends to 0. Where the
+Without bias a signal may vanish: q* = 0. The correlation is then that of the limit of small biases,
+where the share of the bias in q* is 1 - (weight_var / keep) E phi^2 / q as q tends to 0. If the
 length diverges, chi_1, c* and chi_2 are those of very long signals. Correlations then follow the
-map of normalised signals, whose slope is chi_2 q / q'.
+map of normalized signals, whose slope is chi_2 q / q'.
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from orderone.theory.meanfield.large_q_limit import LIMIT, large_q_limit, longes
 from orderone.theory.meanfield.large_q_pairs import at_any_length
 from orderone.theory.meanfield.lengths import fixed_length
 
-TINY = 1e-30  # a length that stands for the limit 0
+TINY = 1e-30  # length that represents the limit 0
 
 CONVERGED = "converged"
 DIVERGES = "diverges"
@@ -30,7 +32,7 @@ DIVERGES = "diverges"
 
 @dataclass(frozen=True)
 class Solution:
-    """Flat arrays, one entry for each network."""
+    """Fixed points as flat arrays, one entry for each network."""
 
     q_star: np.ndarray
     gap: np.ndarray  # 1 - c*
@@ -50,15 +52,15 @@ def solve(
     results = np.empty((4, len(q)))  # gap, chi_1, chi_2, slope
     rows = np.flatnonzero(finite)
     if len(rows):
-        results[:, rows] = _settled(phi, q[rows], weight_var[rows], keep[rows])
+        results[:, rows] = _converged(phi, q[rows], weight_var[rows], keep[rows])
     rows = np.flatnonzero(~finite)
     if len(rows):
-        results[:, rows] = _endless(phi, weight_var[rows], keep[rows])
+        results[:, rows] = _diverging(phi, weight_var[rows], keep[rows])
     gap, chi1, chi2, slope = results
     return Solution(q, gap, chi1, chi2, slope, status)
 
 
-def _settled(
+def _converged(
     phi: Activation, q: np.ndarray, weight_var: np.ndarray, keep: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """Return (gap, chi_1, chi_2, chi_2) at finite lengths."""
@@ -74,18 +76,18 @@ def _settled(
     return gap, slope / keep, chi2, chi2
 
 
-def _endless(phi: Activation, weight_var: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, ...]:
+def _diverging(phi: Activation, weight_var: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return (gap, chi_1, chi_2, slope) where lengths diverge.
 
     The bias is negligible: c' = keep (1 - G). Equal keep rates share one limit. If E phi^2 is
-    infinite, no correlation is left. If phi jumps, chi_1 and chi_2 are infinite.
+    infinite, the correlation is 0. If phi jumps, chi_1 and chi_2 are infinite.
     """
     jumps = np.isinf(phi.derivative_moment(1.0))
     phi = large_q_limit(phi)
     q = longest(phi)
     if np.isinf(phi.second_moment(q)):
-        endless = np.full(len(keep), np.inf)
-        return np.ones(len(keep)), endless, endless, np.zeros(len(keep))
+        infinite = np.full(len(keep), np.inf)
+        return np.ones(len(keep)), infinite, infinite, np.zeros(len(keep))
     slope_moment, shorter_moment = phi.derivative_moment(np.array([q, q / 1e3]))
     bounded = slope_moment < 2 * shorter_moment and not jumps
     rates, index = np.unique(keep, return_inverse=True)

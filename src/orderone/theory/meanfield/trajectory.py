@@ -1,4 +1,4 @@
-"""Two signals through the layers: S1 (2)-(4), for lengths that differ and correlations of any sign.
+"""Two signals through the layers: S1 (2)-(4), for unequal lengths and correlations of any sign.
 
 With m_a = E phi(x_a)^2, new lengths q_a' = (weight_var / keep) m_a + bias_var, m and q' their
 geometric means, and G the gap of the activations, the new gap is a sum of the losses due to
@@ -7,8 +7,9 @@ dropout, to the activation, and to unequal lengths:
     q' (1 - c') = weight_var m (1/keep - 1 + G) + [q' - (weight_var / keep) m - bias_var]
 
 The last bracket is never negative (Cauchy), and zero if the lengths are equal. Signals that
-overflow still have a correlation: the bias no longer contributes, and (weight_var / keep) m is all
-of q'.
+overflow still have a correlation: the bias is negligible, and q' = (weight_var / keep) m.
+
+S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 from collections.abc import Iterator
@@ -30,20 +31,20 @@ class Trajectory:
     q: Array  # lengths of the first input
     c: Array  # correlations
     q_bb: Array  # lengths of the second input
-    gap: Array  # 1 - c, with all its digits
+    gap: Array  # 1 - c, without loss of digits
 
     def __iter__(self) -> Iterator[Array]:
         return iter((self.q, self.c))
 
     @property
     def q_ab(self) -> Array:
-        """The covariance of the two signals."""
+        """Return the covariance of the two signals."""
         return self.c * self.q**0.5 * self.q_bb**0.5
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of the network, as a map of (q_aa, q_bb, gap)."""
+    """Layer of the network, as a map of (q_aa, q_bb, gap)."""
 
     phi: Activation
     weight_var: Array
@@ -58,9 +59,9 @@ class Layer:
         output_gap = self.output_gap(q1, q2, gap)
         share = np.sqrt(_share(rate, m1, new1)) * np.sqrt(_share(rate, m2, new2))
         lost = self.keep * share * (1 / self.keep - 1 + output_gap)
-        alive = (new1 > 0) & (new2 > 0)
+        nonzero = (new1 > 0) & (new2 > 0)
         new_gap = np.minimum(lost + self._unequal(m1, m2, new1, new2), 2.0)
-        return new1, new2, np.where(alive, new_gap, output_gap)
+        return new1, new2, np.where(nonzero, new_gap, output_gap)
 
     def _lengths(self, q: Array) -> tuple[Array, Array]:
         """Return E phi^2 and the new length, inf where they overflow."""
@@ -95,7 +96,7 @@ class Layer:
 
 
 def _share(rate: Array, m: Array, new: Array) -> Array:
-    """Return the share of the weights in the new length: all of it where that is infinite."""
+    """Return the share of the weights in the new length; 1 where that is infinite."""
     known = np.isfinite(m) & (new > 0) & np.isfinite(new)
     share = rate * np.where(known, m, 0.0) / np.where(known, new, 1.0)
     return np.where(known, share, np.isinf(new) * 1.0)

@@ -1,8 +1,7 @@
-"""Effective theory of Transformers at initialization (S2): kernels and tangent kernels, block by
-block.
+"""Effective theory of Transformers at initialization: kernels and tangent kernels of each block.
 
-    t = theory.Transformer(blocks="AMAM", activation="gelu")
-    t.kernels(G0), t.output_kernel(G0), t.ntk(G0), t.predict(G0).shares
+t = theory.Transformer(blocks="AMAM", activation="gelu")
+t.kernels(G0), t.output_kernel(G0), t.ntk(G0), t.predict(G0).shares
 """
 
 from orderone.theory.transformer.few_heads import FewHeads

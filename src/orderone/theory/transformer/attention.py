@@ -1,4 +1,4 @@
-"""What attention does to kernels: S2 (1.65), Appendix A; erratum S2.4 for the tangent kernel.
+"""Attention as a map of kernels: S2 (1.65), Appendix A; erratum S2.4 for the tangent kernel.
 
 With F_1 the kernel of queries, F that of keys and values, and averages over Gaussian scores of
 covariance C_Q C_K F_1 F between query-key pairs:
@@ -6,14 +6,17 @@ covariance C_Q C_K F_1 F between query-key pairs:
     R_tt'     = sum E[Omega_ts Omega_t's'] F_ss'                           value
     A[M]_tt'  = sum E[dOmega_ts/dsr  dOmega_t's'/ds'r'] F_ss' M_rr'        bend
 
-    branch    C_U C_V R
-    carried   C_U C_V (sum E[Omega Omega] Theta
-                       + C_Q C_K (A[F] Theta_1 + F_1 A[Theta]))            S2 (1.161)-(1.163)
-    own       V: C_U R,                    U: C_V R
-              K: C_U C_V C_Q F_1 A[F],     Q: C_U C_V C_K F_1 A[F]         S2 (1.151)-(1.154)
+    branch      C_U C_V R
+    propagated  C_U C_V (sum E[Omega Omega] Theta
+                         + C_Q C_K (A[F] Theta_1 + F_1 A[Theta]))          S2 (1.161)-(1.163)
+    direct      V: C_U R,                    U: C_V R
+                K: C_U C_V C_Q F_1 A[F],     Q: C_U C_V C_K F_1 A[F]       S2 (1.151)-(1.154)
 
-all of them normalized kernels. `carried` is the derivative of R by the kernels, along Theta, as it
-has to be. R is a covariance: what rounding or sampling leaves below zero is cut off.
+for normalized kernels. `propagated` is the derivative of R in the kernels, along Theta; `direct`
+is the contribution of the weights of this layer. R is a covariance: negative eigenvalues, which
+come from rounding or sampling, are set to zero.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from collections.abc import Mapping
@@ -29,22 +32,22 @@ from orderone.theory.transformer.problem import Problem
 from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.views import separate, views
 
-# Keys and queries up to which averages are known to eight digits, if attention is not too sharp.
+# Numbers of keys and queries up to which averages have eight digits, unless attention is sharp.
 FEW_KEYS = 3
 FEW_QUERIES = 12
-MANY_VIEWS = 4  # of a sequence, beyond which all its queries are drawn together
-EXACT = 1e-10  # scales of queries that product rules tell apart
+MANY_VIEWS = 4  # views of a sequence above which all its queries are drawn together
+EXACT = 1e-10  # differences of query scales that product rules resolve
 
 # group -> its tangent kernels, of queries and of keys
 TangentKernels: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 class Errors(NamedTuple):
-    """Standard errors by sampling, the largest of all pairs; 0 if nothing was sampled."""
+    """Standard errors from sampling, the largest over pairs; 0 without sampling."""
 
     value: float  # of R
     bend: float  # of F_1 A[F]
-    carried: float  # of all groups together
+    propagated: float  # of all groups together
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +56,7 @@ class Attended:
 
     value: np.ndarray  # R
     bend: np.ndarray  # A[F]
-    carried: Mapping[str, np.ndarray]  # group -> derivative of R along its tangent kernels
+    propagated: Mapping[str, np.ndarray]  # group -> derivative of R along its tangent kernels
     variance: np.ndarray  # of p F q from head to head
     errors: Errors
 
@@ -79,27 +82,26 @@ def attend(
         of_pairs[key] = nodes.at_pairs(values, problem.views.of_query)
     value = _semidefinite(of_pairs[VALUE])
     bend = of_pairs.get(("bend", FORWARD), np.zeros_like(queries.G))
-    carried = {}
+    propagated = {}
     for name, (theta, _) in along.items():
         through_scores = bend * theta + queries.G * of_pairs["bend", name]
-        carried[name] = of_pairs["value", name] + strength * through_scores
+        propagated[name] = of_pairs["value", name] + strength * through_scores
     variance = np.maximum(of_pairs["square", FORWARD] - of_pairs[VALUE] ** 2, 0)
-    return Attended(value, bend, carried, variance, _errors(of_views, queries, along, strength))
+    return Attended(value, bend, propagated, variance, _errors(of_views, queries, along, strength))
 
 
 def _errors(
     of_views: SampledAverages, queries: Stream, along: TangentKernels, strength: float
 ) -> Errors:
-    """Return what the averages' errors can amount to; those of several groups have the same draws,
-    and add up."""
+    """Return bounds of the errors; those of several groups share their draws, and so add up."""
     errors = of_views.errors
     bend = errors.get(("bend", FORWARD), 0.0)
     largest = float(np.abs(queries.G).max())
-    carried = 0.0
+    propagated = 0.0
     for name, (theta, _) in along.items():
         through_scores = bend * float(np.abs(theta).max()) + largest * errors["bend", name]
-        carried += errors["value", name] + strength * through_scores
-    return Errors(errors[VALUE], bend * largest, float(carried))
+        propagated += errors["value", name] + strength * through_scores
+    return Errors(errors[VALUE], bend * largest, float(propagated))
 
 
 def _problem(
@@ -110,8 +112,7 @@ def _problem(
     strength: float,
     tolerance: float,
 ) -> tuple[Problem, Correlations]:
-    """Return what there is to average: exactly for few keys, and by sampling for many views or a
-    few."""
+    """Return the averages to compute, exactly for few keys, and otherwise by sampling."""
     if visible.shape[2] <= FEW_KEYS and len(queries.G) <= FEW_QUERIES:
         exact, nodes = _by_views(queries, keys, along, visible, strength, EXACT)
         if exact.by_product_rules:
@@ -151,8 +152,7 @@ def _by_views(
 
 
 def _both(queries: Stream, keys: Stream) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the tangent kernels of each group, of queries and of keys; 0 where a group is in one
-    only."""
+    """Return the tangent kernels of queries and of keys for each group, or 0 if there is none."""
     no_query = np.zeros_like(queries.G)
     no_key = np.zeros_like(keys.G)
     along = {}
@@ -162,8 +162,7 @@ def _both(queries: Stream, keys: Stream) -> dict[str, tuple[np.ndarray, np.ndarr
 
 
 def _semidefinite(matrix: np.ndarray) -> np.ndarray:
-    """Return the nearest positive semidefinite matrix; itself, if a Cholesky factor shows that it
-    is one."""
+    """Return the nearest positive semidefinite matrix; a Cholesky factor shows if it is one."""
     rounding = 1e-12 * max(float(np.trace(matrix)), 1e-300)
     try:
         np.linalg.cholesky(matrix + rounding * np.eye(len(matrix)))

@@ -1,9 +1,9 @@
-"""The averages of `moments` for all pairs of views, at some correlations of their queries.
+"""Averages of `moments` for all pairs of views, at some correlations of their queries.
 
-Few keys: trapezoidal products, one for each pair of views, good to eight digits. Many keys:
-randomized Sobol points, shared by all pairs. Eight randomizations differ by their error, and their
-number of points grows until that is below `accuracy`, in units of the largest entry of F, which is
-about 1; only for those pairs that need it.
+For few keys: trapezoidal products, one for each pair of views, with eight digits. For many keys:
+randomized Sobol points, shared by all pairs. The differences between eight randomizations estimate
+the error. The number of points grows until the error is below `accuracy`, in units of the largest
+entry of F, which is about 1; it grows only for the pairs that need it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,11 +25,11 @@ class SampledAverages:
     """Averages for every node and pair of views, sampled or by product rules."""
 
     averages: Averages
-    errors: Mapping[tuple[str, str], float]  # largest standard errors; 0 if nothing was sampled
+    errors: Mapping[tuple[str, str], float]  # largest standard errors; 0 without sampling
 
 
 def averages(problem: Problem, accuracy: float, seed: int) -> SampledAverages:
-    """Compute the averages to `accuracy`, or with as many points as there may be."""
+    """Return the averages to `accuracy`, or with the largest number of points."""
     if problem.by_product_rules:
         result = _by_product_rules(problem)
         return SampledAverages(result, dict.fromkeys(result, 0.0))
@@ -43,11 +43,11 @@ def averages(problem: Problem, accuracy: float, seed: int) -> SampledAverages:
     errors[VALUE][:] = np.inf
     while True:
         wanted = problem.needed & (errors[VALUE] > goal)
-        chosen, kept = problem.only(wanted)
+        chosen, remaining_keys = problem.only(wanted)
         if directions is None:
             draws = together(chosen, points, seed)
         else:
-            draws = by_fields(chosen, directions[kept], points, seed)
+            draws = by_fields(chosen, directions[remaining_keys], points, seed)
         for key, values in _sampled(chosen, draws).items():
             spread = values.std(axis=0, ddof=1) / REPETITIONS**0.5
             result[key][wanted] = values.mean(axis=0)[chosen.needed]
@@ -62,7 +62,7 @@ def averages(problem: Problem, accuracy: float, seed: int) -> SampledAverages:
 def _growth(ratio: float, shrinks: bool) -> int:
     """Return the factor by which the number of points grows.
 
-    A problem of many views shrinks to fewer keys on the way, so that it is in no hurry.
+    A problem of many views shrinks to fewer keys with each round, so smaller steps are better.
     """
     if shrinks:
         return 4
@@ -88,18 +88,18 @@ def _correlation(problem: Problem, node: int, i: int, j: int) -> float:
 
 
 def _pair(problem: Problem, rho: float, i: int, j: int) -> Averages:
-    """Return the averages of two views, over the keys that they see."""
+    """Return the averages of two views, over the keys that they attend to."""
     F = problem.F
     a = _visible_keys(problem, i)
     b = _visible_keys(problem, j)
     scale_i = problem.views.scale[i]
     scale_j = problem.views.scale[j]
     between = np.ix_(a, b)
-    own = F[np.ix_(a, a)] * scale_i**2
+    first = F[np.ix_(a, a)] * scale_i**2
     cross = F[between] * (rho * scale_i * scale_j)
     other = F[np.ix_(b, b)] * scale_j**2
     x, y, weight = product_rule(
-        problem.strength * own, problem.strength * cross, problem.strength * other
+        problem.strength * first, problem.strength * cross, problem.strength * other
     )
     p = softmax(x[None, :, None], np.ones((1, x.shape[1]), bool))
     q = softmax(y[None, :, None], np.ones((1, y.shape[1]), bool))
@@ -154,7 +154,7 @@ def _add(
     parts: Averages,
     share: float,
 ) -> None:
-    """Add into both triangles; a pair of a sequence with itself is its own mirror image."""
+    """Add `parts` to both triangles; a pair of a sequence with itself is symmetric."""
     for key, block in parts.items():
         target = result[key][place]
         mirror = share * block.swapaxes(1, 2)

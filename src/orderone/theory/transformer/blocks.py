@@ -1,14 +1,15 @@
-"""The blocks between stem and head: a layer norm, a branch with weights of its own, and the skip
-connection.
+"""Blocks between stem and head: a layer norm, a branch with new weights, and the skip connection.
 
     attention   G'     = G + C_U C_V R[F]                                 S2 (1.65)
     MLP         G'     = G + C_X E[phi(u) phi(v)]                         S2 (1.77)
                 Theta' = Theta + C_X C_W E[phi' phi'] Theta~              S2 (1.173)
-                own: X: E[phi phi],   W: C_X E[phi' phi'] F               S2 (1.168)-(1.169)
+                direct: X: E[phi phi],  W: C_X E[phi' phi'] F     S2 (1.168)-(1.169)
 
-u and v are Gaussian with covariance C_W F; tangent kernels of attention are in `attention`. F and
-Theta~ are G and Theta behind the norm. The multiplier M of the MLP's width is in its learning
-rates and initial variances (erratum S2.3), and nowhere here.
+u and v are Gaussian with covariance C_W F; the module `attention` has its tangent kernels. F and
+Theta~ are G and Theta after the norm; `direct` is the contribution of the block's weights. The
+multiplier M of the MLP's width enters only its learning rates and initial variances (erratum S2.3).
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from collections.abc import Callable
@@ -23,15 +24,15 @@ from orderone.theory.transformer.weights import Weights
 
 
 @dataclass(frozen=True, eq=False)
-class Passed:
-    """A stream behind a block, and how well it is known."""
+class BlockResult:
+    """Stream after a block, and its errors."""
 
     stream: Stream
     # standard error of the attention averages, in units of the largest F
     error: float = 0.0
-    # what this can amount to in the tangent kernel, in units of its largest entry
+    # bound of the error in the tangent kernel, in units of its largest entry
     theta_error: float = 0.0
-    # variance of the branch of a single head; with H heads it is 1/H of that
+    # variance of the branch with a single head; with H heads it is 1/H of this
     head_variance: np.ndarray | None = None
 
 
@@ -43,59 +44,58 @@ def attention_block(
     weights: Weights,
     accuracy: float,
     seed: int,
-) -> Passed:
+) -> BlockResult:
     """Pass a stream through attention.
 
-    `keys` is `normalized` itself, or what another stream offers (encoder-decoder attention,
-    S2 (2.2)-(2.4)).
+    `keys` is `normalized` itself, or another stream (encoder-decoder attention, S2 (2.2)-(2.4)).
     """
     C = weights.C
     attended = attend(normalized, keys, visible, C["Q"] * C["K"], accuracy, seed)
     both = C["U"] * C["V"]
-    carried = {group: both * kernel for group, kernel in attended.carried.items()}
-    own = {}
+    propagated = {group: both * kernel for group, kernel in attended.propagated.items()}
+    direct = {}
     if stream.theta:
         through_scores = both * normalized.G * attended.bend
-        own = weights.own(
+        direct = weights.direct(
             Q=C["K"] * through_scores,
             K=C["Q"] * through_scores,
             V=C["U"] * attended.value,
             U=C["V"] * attended.value,
         )
-    behind = stream.plus(both * attended.value, carried, own)
-    return Passed(
-        behind,
+    after = stream.plus(both * attended.value, propagated, direct)
+    return BlockResult(
+        after,
         error=attended.errors.value / (float(np.abs(keys.G).max()) or 1.0),
-        theta_error=_theta_error(behind, attended.errors, weights),
+        theta_error=_theta_error(after, attended.errors, weights),
         head_variance=both**2 * attended.variance,
     )
 
 
-def _theta_error(behind: Stream, errors: Errors, weights: Weights) -> float:
-    """Return the error of what is carried on, and of what Q, K, V and U add."""
+def _theta_error(after: Stream, errors: Errors, weights: Weights) -> float:
+    """Return the error of propagated kernels and of the contributions of Q, K, V and U."""
     C = weights.C
     rate = weights.rates
     if not rate:
         return 0.0
-    own = (rate["V"] * C["U"] + rate["U"] * C["V"]) * errors.value
-    own += C["U"] * C["V"] * (rate["Q"] * C["K"] + rate["K"] * C["Q"]) * errors.bend
-    largest = float(np.abs(behind.total()).max()) or 1.0
-    return (C["U"] * C["V"] * errors.carried + own) / largest
+    direct = (rate["V"] * C["U"] + rate["U"] * C["V"]) * errors.value
+    direct += C["U"] * C["V"] * (rate["Q"] * C["K"] + rate["K"] * C["Q"]) * errors.bend
+    largest = float(np.abs(after.total()).max()) or 1.0
+    return (C["U"] * C["V"] * errors.propagated + direct) / largest
 
 
-def mlp_block(stream: Stream, normalized: Stream, phi: Activation, weights: Weights) -> Passed:
+def mlp_block(stream: Stream, normalized: Stream, phi: Activation, weights: Weights) -> BlockResult:
     """Pass a stream through an MLP."""
     C = weights.C
     K = C["W"] * normalized.G
     pair = _averages(phi.pair, K)
     if not stream.theta:
-        return Passed(stream.plus(C["X"] * pair, {}, {}))
+        return BlockResult(stream.plus(C["X"] * pair, {}, {}))
     slope = _averages(phi.derivative_pair, K)
-    carried = {}
+    propagated = {}
     for group, kernel in normalized.theta.items():
-        carried[group] = C["X"] * C["W"] * slope * kernel
-    own = weights.own(W=C["X"] * slope * normalized.G, X=pair)
-    return Passed(stream.plus(C["X"] * pair, carried, own))
+        propagated[group] = C["X"] * C["W"] * slope * kernel
+    direct = weights.direct(W=C["X"] * slope * normalized.G, X=pair)
+    return BlockResult(stream.plus(C["X"] * pair, propagated, direct))
 
 
 def _averages(average: Callable[..., np.ndarray], K: np.ndarray) -> np.ndarray:

@@ -2,9 +2,9 @@
 
 For two views, an average depends on the queries only through rho = F_tt' / sqrt(F_tt F_t't'), and
 is analytic in it: its power series is the Mehler expansion of the softmax. So a few values of rho
-are enough for all pairs of tokens. Where there are only a few to begin with they are taken as they
-are (`Distinct`), and else Chebyshev points between the smallest and 1, through which a polynomial
-is laid (`Chebyshev`).
+are enough for all pairs of tokens. If there are only a few different values, they are used directly
+(`Distinct`); otherwise averages are interpolated by a polynomial between Chebyshev points from the
+smallest value to 1 (`Chebyshev`).
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-NODES = (  # C_Q C_K up to; number of nodes if sampled; if not
+NODES = (  # largest C_Q C_K; number of nodes with sampling; without
     (1.5, 5, 17),
     (4.0, 8, 17),
     (16.0, 13, 33),
@@ -23,14 +23,13 @@ SAME = 1e-12  # correlations closer than this are one
 
 @dataclass(frozen=True, eq=False)
 class Distinct:
-    """Few correlations, taken as they are."""
+    """Few different correlations, used directly."""
 
     nodes: np.ndarray  # (nodes,)
     node_of_pair: np.ndarray  # (queries, queries), index of a pair's node
 
     def needed(self, of_query: np.ndarray) -> np.ndarray:
-        """Return (nodes, views, views): whether some queries of two views have a node for their
-        correlation."""
+        """Return (nodes, views, views): whether queries of two views have this correlation."""
         views = of_query.max() + 1
         result = np.zeros((len(self.nodes), views, views), bool)
         result[self.node_of_pair, of_query[:, None], of_query] = True
@@ -43,7 +42,7 @@ class Distinct:
 
 @dataclass(frozen=True, eq=False)
 class Chebyshev:
-    """Many correlations, between Chebyshev points."""
+    """Many correlations, interpolated between Chebyshev points."""
 
     nodes: np.ndarray  # (nodes,), from 1 down to the smallest correlation
     rho: np.ndarray  # (queries, queries)
@@ -54,8 +53,10 @@ class Chebyshev:
         return np.ones((len(self.nodes), views, views), bool)
 
     def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
-        """Spread (nodes, views, views) to (queries, queries), symmetric: a sum of polynomials T_k
-        by their recurrence."""
+        """Spread (nodes, views, views) to (queries, queries), symmetric.
+
+        The result is a sum of polynomials T_k, by their recurrence.
+        """
         series = np.tensordot(_series(len(values)), values, axes=1)
         low = self.nodes[-1]
         high = self.nodes[0]
@@ -72,8 +73,7 @@ class Chebyshev:
 
 
 class Each:
-    """Every pair of queries for itself: each is a view, and their correlation is in what was
-    drawn."""
+    """Every pair of queries separately: each query is a view, drawn with its correlations."""
 
     def at_pairs(self, values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
         """Spread (1, views, views) to (queries, queries), symmetric."""
@@ -84,8 +84,10 @@ Correlations: TypeAlias = Distinct | Chebyshev | Each
 
 
 def node_count(sharpness: float, precise: bool) -> int:
-    """Return how many nodes keep the error of interpolation below that of the averages: more, the
-    sharper attention is."""
+    """Return the number of nodes for which interpolation is more accurate than the averages.
+
+    Sharper attention needs more nodes.
+    """
     _, few, many = next(row for row in NODES if sharpness <= row[0])
     return many if precise else few
 
@@ -95,7 +97,7 @@ def correlations(rho: np.ndarray, most: int) -> Distinct | Chebyshev:
     rho = np.clip(_symmetric(rho), -1, 1)
     np.fill_diagonal(rho, 1)
     steps = np.round(rho / SAME).astype(np.int64)
-    if len(np.unique(steps[: most + 1])) > most:  # most often, a few rows show that already
+    if len(np.unique(steps[: most + 1])) > most:  # usually a few rows are enough to decide
         return _chebyshev(rho, most)
     distinct, node_of_pair = np.unique(steps, return_inverse=True)
     if len(distinct) > most:
@@ -112,7 +114,7 @@ def _chebyshev(rho: np.ndarray, number: int) -> Chebyshev:
 def _spread(values: np.ndarray, of_query: np.ndarray) -> np.ndarray:
     """Spread (views, views) to (queries, queries).
 
-    It is faster where queries of one view stand together.
+    It is faster if queries of one view are adjacent.
     """
     if (np.diff(of_query) < 0).any():
         return values[of_query][:, of_query]

@@ -1,13 +1,15 @@
 """Attention at randomized points, for pairs of queries.
 
-Few views: x over all keys is drawn once, and rho x + sqrt(1 - rho^2) z is what a query of
-correlation rho sees, for each node rho (`by_fields`). Where every query is a view, as in causal
-attention, the scores of all of them are drawn together:
+For few views, scores x over all keys are drawn once, and rho x + sqrt(1 - rho^2) z are the scores
+of a query of correlation rho, for each node rho (`by_fields`). If every query is a view, as in
+causal attention, the scores of all of them are drawn together:
 
     scores = sqrt(C_Q C_K) A Z B^T,     A A^T = F_1,   B B^T = F                             S2 (A3)
 
-with Z of independent normals, so that every pair has its own correlation, and a point serves all of
-them (`together`).
+with Z of independent normals, so that every pair has its correlation, and one point serves all
+pairs (`together`).
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from collections.abc import Iterator
@@ -26,15 +28,17 @@ from orderone.theory.transformer.points import (
 )
 from orderone.theory.transformer.problem import Problem
 
-HELD = 2**20  # numbers, of the attention of all views
+HELD = 2**20  # numbers in memory, for the attention of all views
 
 
 class Draw(NamedTuple):
-    """Attention of two queries over the keys of every sequence: lists of (repetitions, points,
-    views, keys)."""
+    """Attention of two queries over the keys of every sequence.
+
+    `p` and `q` are lists of (repetitions, points, views, keys).
+    """
 
     repetitions: slice
-    share: float  # of the points of these repetitions
+    share: float  # share in the points of these repetitions
     node: int
     p: list[np.ndarray]
     q: list[np.ndarray]
@@ -59,7 +63,7 @@ def by_fields(problem: Problem, directions: np.ndarray, points: int, seed: int) 
 def together(problem: Problem, points: int, seed: int) -> Iterator[Draw]:
     """Yield attention of all queries at once.
 
-    The directions that matter most come first, as Sobol numbers are best there.
+    The largest directions come first, because Sobol numbers are best in their first dimensions.
     """
     assert problem.queries is not None
     A = factor(problem.queries)[0].astype(np.float32)
@@ -89,8 +93,10 @@ def _scored(problem: Problem, A: np.ndarray, B: np.ndarray, Z: np.ndarray) -> li
 
 
 def _attention(problem: Problem, field: np.ndarray) -> list[np.ndarray]:
-    """Return the attention of every sequence: each view scales the field
-    (repetitions, points, keys), and sees a part of it."""
+    """Return the attention of every sequence.
+
+    Each view scales the field (repetitions, points, keys) and attends to a part of it.
+    """
     views = problem.views
     root = problem.strength**0.5
     result = []

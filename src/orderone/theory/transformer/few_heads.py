@@ -1,20 +1,22 @@
-"""Transformers with few heads and wide ones: kernels are random there, at any width. Erratum S2.5.
+"""Transformers with few, wide heads: their kernels are random at any width. Erratum S2.5.
 
-Given the kernel F behind a norm, a head draws its scores, L Z L sqrt(C_Q C_K) with F = L L and Z of
+For the kernel F after a norm, a head has random scores, L Z L sqrt(C_Q C_K) with F = L L and Z of
 independent normals, and the branch is the mean over heads instead of the expectation:
 
     G' = G + C_U C_V (1 / H) sum_h O_h O_h^T,        O_h = softmax(scores_h) L
 
-Everything behind follows the recursion, so that both the fluctuation, of order 1 / sqrt(H), and the
-shift of the mean that comes from it, of order 1 / H, can be read off draws of the whole chain. It
-is exact as n / H grows.
+Everything after it follows the recursion, so that samples of the whole chain show both the
+fluctuation, of order 1 / sqrt(H), and the resulting shift of the mean, of order 1 / H. This is
+exact as n / H grows.
 
 E[G_H] = G + b / H + ... One block is a mean over heads, and has b = 0; b is half the second
-derivative of what comes behind, along the fluctuations. Two networks of H heads and the one of
-their 2 H heads together fluctuate alike to first order, so that, without the noise of order
-1 / sqrt(H),
+derivative of the later blocks, along the fluctuations. Two networks of H heads and the network of
+their 2 H heads together have the same fluctuations to first order, so that, without the noise of
+order 1 / sqrt(H),
 
     E[(G_H + G'_H) / 2 - G_2H] = b / H - b / 2H = b / 2H
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from dataclasses import dataclass
@@ -33,12 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class FewHeads:
-    """Statistics of G behind the stem and behind each block: lists of (points, points)."""
+    """Statistics of G after the stem and after each block: lists of (points, points)."""
 
     mean: list[np.ndarray]
     std: list[np.ndarray]  # from network to network
     error: list[np.ndarray]  # standard error of `mean`
-    # b / H: what the mean is above the kernels of infinitely many heads, to order 1 / H
+    # b / H: difference of the mean from the kernels of infinitely many heads, to order 1 / H
     shift: list[np.ndarray]
     shift_error: list[np.ndarray]  # standard error of `shift`
 
@@ -67,8 +69,10 @@ def draw_heads(
 def _pair(
     model: "Transformer", stem: Stream, visible: np.ndarray, heads: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return G of two networks, and of the one that has the heads of both:
-    (3, stem and blocks, points, points)."""
+    """Return G of two networks, and of the network that has the heads of both.
+
+    The shape is (3, stem and blocks, points, points).
+    """
     layers = model.blocks.count("A")
     points = len(stem.G)
     Z = rng.standard_normal((layers, 2 * heads, points, points))
@@ -79,8 +83,7 @@ def _pair(
 
 
 def _chain(model: "Transformer", stem: Stream, visible: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    """Return G behind the stem and behind each block of one network, whose attention layers have
-    the normals `Z`."""
+    """Return G after the stem and after each block of one network, with the normals `Z`."""
     streams = [stem]
     weights = Weights(model.C, {})
     C = model.C
@@ -99,7 +102,7 @@ def _chain(model: "Transformer", stem: Stream, visible: np.ndarray, Z: np.ndarra
 def _heads(stream: Stream, visible: np.ndarray, strength: float, Z: np.ndarray) -> np.ndarray:
     """Return the mean of O O^T over heads."""
     left, _ = factor(stream.G)
-    # the symmetric root: it changes little if F does
+    # the symmetric root, which changes little if F changes little
     root = left @ (left / np.linalg.norm(left, axis=0)).T
     L = root.reshape(stream.tokens.sequences, stream.tokens.length, -1)
     total = np.zeros_like(stream.G)

@@ -1,4 +1,4 @@
-"""Types of what users pass to a Transformer; the functions that read them validate them."""
+"""Types of the values that users pass to a Transformer; the functions that read them validate."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeAlias
@@ -8,5 +8,5 @@ from orderone.theory.activations import Activation
 
 Flag: TypeAlias = Annotated[bool, UserInput]
 ConstantsInput: TypeAlias = Annotated[Mapping[str, float] | None, UserInput]  # group -> number
-MaskInput: TypeAlias = Annotated[ArrayLike | None, UserInput]  # true where a key is seen
+MaskInput: TypeAlias = Annotated[ArrayLike | None, UserInput]  # true where queries attend
 ActivationInput: TypeAlias = Annotated[str | Activation | Callable[[Array], Array], UserInput]

@@ -1,12 +1,13 @@
-"""Attention among the layers of `theory.kernels`, in their parameterization: weights sqrt(C / n) W
-with W ~ N(0, 1).
+"""Attention as a layer of `theory.kernels`, in its parameterization: sqrt(C / n) W, W ~ N(0, 1).
 
     K'     = C_U C_V R[K]
     Theta' = C_U C_V (dR[Theta] + 2 R + 2 C_Q C_K K A[K])
 
 R, A and dR are those of `attention`. A rate of 1 for W is a rate of C_G for the weights themselves,
-so that own contributions are C_G times those of S2. A block of a Transformer is
+so that direct contributions are C_G times those of S2. A block of a Transformer is
 Residual(LayerNorm(eps), Attention()).
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from orderone.core.arrays import as_numpy, like
-from orderone.core.errors import instance
+from orderone.core.errors import InputError, instance
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
@@ -32,8 +33,10 @@ from orderone.theory.transformer.views import read_mask
 
 @dataclass(frozen=True, init=False)
 class Attention(Layer):
-    """Multi-head softmax attention with infinitely many heads, scores over sqrt(channels). Needs
-    inputs with tokens."""
+    """Softmax attention with infinitely many heads, scores divided by sqrt(channels).
+
+    Inputs must have tokens.
+    """
 
     Q: float
     K: float
@@ -56,25 +59,27 @@ class Attention(Layer):
     ):
         for name, value in {"Q": Q, "K": K, "V": V, "U": U}.items():
             object.__setattr__(self, name, real(value, name, least=0))
-        object.__setattr__(self, "causal", instance(causal, bool, "causal", "give True or False"))
+        object.__setattr__(self, "causal", instance(causal, bool, "causal", "pass True or False"))
         object.__setattr__(self, "accuracy", real(accuracy, "accuracy", above=0, most=1))
         object.__setattr__(self, "seed", count(seed, "seed", least=0))
 
     def apply(self, kernel: Kernel) -> Kernel:
-        """Return the kernel behind this layer."""
+        """Return the kernel after this layer."""
         if kernel.tokens is None:
-            raise ValueError(
-                "Attention: expected inputs that have tokens, got inputs that are single points;"
-                " give kernels.inputs an array of shape (inputs, tokens, features)"
+            raise InputError(
+                "Attention: expected inputs with tokens, got inputs that are single points; pass"
+                " kernels.inputs an array of shape (inputs, tokens, features)",
+                "needs-tokens",
+                argument="kernel",
             )
         stream = _stream(kernel, kernel.tokens)
         visible = read_mask(None, stream.tokens, stream.tokens, self.causal)
         attended = attend(stream, stream, visible, self.Q * self.K, self.accuracy, self.seed)
-        own = 2 * attended.value + 2 * self.Q * self.K * stream.G * attended.bend
+        direct = 2 * attended.value + 2 * self.Q * self.K * stream.G * attended.bend
         xp = array_namespace(kernel.gap)
         size = self.U * self.V
         K = like(size * attended.value, kernel.gap, xp)
-        theta = like(size * (attended.carried[ALL] + own), kernel.gap, xp)
+        theta = like(size * (attended.propagated[ALL] + direct), kernel.gap, xp)
         mean = like(np.zeros(len(stream.G)), kernel.points.mean, xp)
         return from_matrices(K, theta, mean, gaussian=False, tokens=kernel.tokens)
 

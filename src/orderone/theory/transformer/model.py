@@ -1,17 +1,20 @@
-"""A Transformer without a width: kernels and tangent kernels, block by block. S2, Part I, with the
-errata S2.1-S2.6.
+"""Transformer of infinite width: kernels and tangent kernels, block by block. S2, Part I.
+
+Errata S2.1-S2.6 are taken into account.
 
     stem -> (norm -> branch, + skip) for each letter of `blocks` -> norm -> head
 
-A is attention, M an MLP, and C attention to a memory, as in a decoder. Everything is at leading
-order in 1/n and, by erratum S2.5, in 1/H: at a finite number of heads the kernels themselves
-fluctuate, by `Prediction.head_std`.
+A is attention, M an MLP, and C attention to a memory, as in a decoder. Everything is to leading
+order in 1/n and, by erratum S2.5, in 1/H: with finitely many heads the kernels fluctuate by
+`Prediction.head_std`.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orderone.core.errors import instance, one_of
+from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import count
 from orderone.core.frozen import FrozenDict
 from orderone.core.inputs import Array, ArrayLike, Count, Name, Number
@@ -30,19 +33,19 @@ from orderone.theory.transformer.views import read_mask
 from orderone.theory.transformer.weights import Weights
 
 LETTERS: dict[str, str] = {"A": "attention", "M": "MLP", "C": "attention to a memory"}
-NORMS = ("layer", "rms")  # the same for a stream of mean 0
+NORMS = ("layer", "rms")  # both are the same for a stream of mean 0
 OPTIMIZERS = ("sgd", "adamw", "adam")
 
 
 @dataclass(frozen=True, init=False)
 class Transformer:
-    """`blocks` such as "AMAM"; `C` are initial variances of groups, 1 where none is given
-    (PE: 1/4).
+    """Transformer of infinite width, with `blocks` such as "AMAM".
 
-    `heads` and `width` are those of the network to compare with; kernels are those of infinitely
-    many. `accuracy` is that of sampled attention averages, which at most 65536 points are spent on;
-    up to three tokens need no sampling. `stem_norm` puts a norm behind the embedding, as BART does.
-    `mlp`, the width of the MLP over that of the stream, counts for `rates` alone.
+    `C` are the constants of the initial variances of groups, by default 1 (PE: 1/4). `heads` and
+    `width` are those of the network to compare with; kernels are those of infinitely many.
+    `accuracy` is that of sampled attention averages, with at most 65536 points; up to three tokens
+    need no sampling. `stem_norm` adds a norm after the embedding, as in BART. `mlp`, the width of
+    the MLP divided by that of the stream, only affects `rates`.
     """
 
     blocks: str
@@ -84,13 +87,13 @@ class Transformer:
             "activation": activations.get(activation),
             "C": FrozenDict(read_constants(C)),
             "eps": real(eps, "eps", least=0),
-            "causal": instance(causal, bool, "causal", "give True or False"),
+            "causal": instance(causal, bool, "causal", "pass True or False"),
             "heads": None if heads is None else count(heads, "heads"),
             "width": None if width is None else count(width, "width"),
             "mlp": real(mlp, "mlp", above=0),
             "norm": one_of(norm, NORMS, "norm"),
             "stem": one_of(stem, STEMS, "stem"),
-            "stem_norm": instance(stem_norm, bool, "stem_norm", "give True or False"),
+            "stem_norm": instance(stem_norm, bool, "stem_norm", "pass True or False"),
             "head": one_of(head, HEADS, "head"),
             "pool": one_of(pool, POOLS, "pool"),
             "accuracy": real(accuracy, "accuracy", above=0, most=1),
@@ -100,8 +103,9 @@ class Transformer:
             object.__setattr__(self, name, value)
         _check_sizes(self.width, self.heads)
         if self.head == "tied" and self.stem != "language":
-            raise ValueError(
-                "head: expected 'linear' with a vision stem, got 'tied'; give stem='language'"
+            raise InputError(
+                "head: expected 'linear' with a vision stem, got 'tied'; pass stem='language'",
+                argument="head",
             )
 
     def kernels(
@@ -111,7 +115,7 @@ class Transformer:
         mask: MaskInput = None,
         memory: MemoryInput = None,
     ) -> list[Array]:
-        """G behind the stem and behind each block, in the shape of G0."""
+        """Return G after the stem and after each block, in the shape of G0."""
         return self._pass(G0, tokens, mask, memory).kernels
 
     def output_kernel(
@@ -121,7 +125,7 @@ class Transformer:
         mask: MaskInput = None,
         memory: MemoryInput = None,
     ) -> Array:
-        """In the shape of G0, or (sequences, sequences) if outputs are pooled."""
+        """Return G of the outputs, shaped like G0, or (sequences, sequences) with pooling."""
         return self._pass(G0, tokens, mask, memory).output
 
     def ntk(
@@ -133,12 +137,12 @@ class Transformer:
         mask: MaskInput = None,
         memory: MemoryInput = None,
     ) -> list[Array]:
-        """Theta behind the stem, behind each block, and of the outputs, for learning rates Lambda_G
-        of order one.
+        """Return Theta after the stem, after each block, and of the outputs.
 
-        With the factors of S2 for SGD and for AdamW, both optimizers have these: see `groups`.
+        `rates` are the Lambda_G, of order one. With the factors of S2, SGD and AdamW have the same
+        Theta: see `groups`.
         """
-        one_of(optimizer, OPTIMIZERS, "optimizer of S2")
+        one_of(optimizer, OPTIMIZERS, "optimizer")
         return self._pass(G0, tokens, mask, memory, rates=read_rates(rates), merged=True).ntk
 
     def predict(
@@ -150,18 +154,19 @@ class Transformer:
         mask: MaskInput = None,
         memory: MemoryInput = None,
     ) -> Prediction:
-        """Kernels, the tangent kernel of each group by itself, errors, and what the number of heads
-        does."""
-        one_of(optimizer, OPTIMIZERS, "optimizer of S2")
+        """Return kernels, the tangent kernel of each group, errors, and the effect of few heads."""
+        one_of(optimizer, OPTIMIZERS, "optimizer")
         return self._pass(G0, tokens, mask, memory, rates=read_rates(rates))
 
     def rates(
         self, strategy: Name, optimizer: Name = "adamw", n_in: Count = 768, n_out: Count = 1000
     ) -> dict[str, float]:
-        """What a strategy of S2 amounts to at this width, as `rates` of the methods above:
-        `relative_rates`."""
+        """Return Lambda_G of a strategy of S2 at this width, as `rates` of the methods above."""
         if self.width is None:
-            raise ValueError("width: expected a number, got none; give Transformer(..., width=768)")
+            raise InputError(
+                "width: expected a number, got None; pass Transformer(..., width=768)",
+                argument="width",
+            )
         return relative_rates(strategy, optimizer, self.width, n_in, n_out, self.mlp)
 
     def few_heads(
@@ -171,12 +176,15 @@ class Transformer:
         tokens: Count | None = None,
         mask: MaskInput = None,
     ) -> FewHeads:
-        """G of wide networks with `heads` heads, drawn `samples` times: mean, fluctuation, and the
-        shift of the mean."""
+        """Return statistics of G over `samples` wide networks with `heads` heads.
+
+        They are the mean, the fluctuation, and the shift of the mean.
+        """
         if self.heads is None or "C" in self.blocks:
-            raise ValueError(
-                "heads: expected a number of heads, and blocks A and M only; give Transformer(...,"
-                " heads=12)"
+            raise InputError(
+                f"heads: expected a number of heads and only blocks A and M, got heads={self.heads}"
+                f" and blocks={self.blocks!r}; pass Transformer(..., heads=12)",
+                argument="heads",
             )
         matrix, place = read(G0, tokens)
         stem = embedded(self, matrix, place, Weights(self.C, {}))
@@ -192,11 +200,12 @@ class Transformer:
         tokens: Count | None = None,
         mask: MaskInput = None,
     ) -> TiedContact:
-        """What a tied head adds for the outputs that are the words of the input: see `tied`."""
+        """Return the terms of a tied head for the outputs that are input words: see `tied`."""
         if self.head != "tied":
-            raise ValueError(
-                "head: expected 'tied', got 'linear'; give Transformer(..., stem='language',"
-                " head='tied')"
+            raise InputError(
+                "head: expected 'tied', got 'linear'; pass Transformer(..., stem='language',"
+                " head='tied')",
+                argument="head",
             )
         matrix, place = read(G0, tokens)
         stem = embed(matrix, place, STEMS[self.stem], Weights(self.C, {}), self.pool == "class")
@@ -206,12 +215,12 @@ class Transformer:
         )
 
     def memory(self, G0: ArrayLike, tokens: Count | None = None, mask: MaskInput = None) -> Memory:
-        """What a decoder with blocks C attends to: the normalized stream behind the last block of
-        this encoder."""
+        """Return the memory for blocks C of a decoder: the normalized output of this encoder."""
         if "C" in self.blocks:
-            raise ValueError(
-                "memory: expected that of an encoder, of blocks A and M only, got blocks"
-                f" {self.blocks!r}; a decoder's own output is not attended to"
+            raise InputError(
+                f"blocks: expected an encoder, with only blocks A and M, got {self.blocks!r};"
+                " decoders cannot attend to a decoder",
+                argument="blocks",
             )
         matrix, place = read(G0, tokens)
         return Memory(self, matrix, place, mask)
@@ -227,16 +236,17 @@ class Transformer:
     ) -> Prediction:
         matrix, place = read(G0, tokens)
         if memory is not None:
-            instance(memory, Memory, "memory", "give encoder.memory(G0)")
+            instance(memory, Memory, "memory", "pass encoder.memory(G0)")
         if (memory is None) == ("C" in self.blocks):
-            got = "one"
-            remedy = "put C into blocks, or leave it out"
+            got = "a memory"
+            remedy = "add blocks C, or omit memory"
             if memory is None:
-                got = "none"
-                remedy = "give memory=encoder.memory(G0)"
-            raise ValueError(
-                f"memory: expected one if there are blocks C, and none otherwise; got {got} for the"
-                f" blocks {self.blocks!r}; {remedy}"
+                got = "None"
+                remedy = "pass memory=encoder.memory(G0)"
+            raise InputError(
+                f"memory: expected a memory with blocks C, and None without; got {got} for the"
+                f" blocks {self.blocks!r}; {remedy}",
+                argument="memory",
             )
         return run(self, matrix, place, mask, memory, rates, merged)
 
@@ -248,8 +258,9 @@ def _read_blocks(blocks: Name) -> str:
         unknown = [blocks]
     if unknown:
         meaning = ", ".join(f"{letter} ({word})" for letter, word in LETTERS.items())
-        raise ValueError(
-            f"blocks: expected a word of the letters {meaning}; got {unknown[0]!r} in {blocks!r}"
+        raise InputError(
+            f"blocks: expected a word of the letters {meaning}; got {unknown[0]!r} in {blocks!r}",
+            argument="blocks",
         )
     return blocks
 
@@ -257,7 +268,8 @@ def _read_blocks(blocks: Name) -> str:
 def _check_sizes(width: int | None, heads: int | None) -> None:
     if width is not None and heads is not None and width % heads:
         below = next(h for h in range(min(heads, width), 0, -1) if width % h == 0)
-        raise ValueError(
-            f"heads: expected a divisor of the width {width}, got {heads}; {below} would do, of"
-            f" {width // below} channels"
+        raise InputError(
+            f"heads: expected a divisor of the width {width}, got {heads}; for example {below}"
+            f" heads of {width // below} channels",
+            argument="heads",
         )

@@ -1,17 +1,19 @@
-"""Averages over the scores of two queries: of their attention, and of its derivatives.
+"""Averages over the scores of two queries, of their attention and its derivatives.
 
-With p = softmax(x), q = softmax(y), and dp = diag(p) - p p^T the derivative of p by its scores, the
+With p = softmax(x), q = softmax(y), and dp = diag(p) - p p^T the derivative of p in its scores, the
 recursions need
 
     value   E[p M q]                              S2 (1.65), (1.161)
     bend    E[sum (dp)_ik (dq)_jl F_ij M_kl]      S2 (1.153)-(1.154), (1.163), erratum S2.4
-    square  E[(p F q)^2]                          how much one head differs from another
+    square  E[(p F q)^2]                          for the difference between heads
 
 for M = F, the kernel between the keys of two sequences, and for tangent kernels M. Written out,
 
     bend    E[p (F o M) q - p . (F q o M q) - (p F o p M) . q + (p F q)(p M q)]
 
-where o multiplies entry by entry.
+where o is the elementwise product.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from collections.abc import Mapping
@@ -19,13 +21,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-FORWARD = "F"  # the name of F itself
+FORWARD = "F"  # name of F
 # (value, bend or square; of which kernel) -> (..., views, views)
 Averages: TypeAlias = dict[tuple[str, str], np.ndarray]
 
 
 def softmax(scores: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Turn scores (..., views, keys) into attention over the keys that each view sees, in place."""
+    """Turn scores (..., views, keys) into attention over the visible keys, in place."""
     if not visible.all():
         scores[..., ~visible] = -np.inf
     scores -= scores.max(axis=-1, keepdims=True)
@@ -43,10 +45,9 @@ def moments(
 ) -> Averages:
     """Average over all views of one sequence with all of another.
 
-    `p`, `q` are (repetitions, points, views, keys), `along` kernels M.
-
-    Means over points, (repetitions, views, views): with `weight` (points,) if they do not count
-    alike. For p = q, what is found of `bend` has to be made symmetric.
+    `p`, `q` are (repetitions, points, views, keys), `along` kernels M. Results are means over
+    points, (repetitions, views, views), weighted by `weight` (points,) if there is one. For p = q,
+    the caller must make `bend` symmetric.
     """
     pF = _times(p, F)
     each = _inner(pF, q)
@@ -56,8 +57,8 @@ def moments(
     }
     if along:
         few = p.shape[2] * q.shape[2] <= len(along)
-        find = _through_matrices if few else _one_by_one
-        averages |= find(p, q, pF, each, F, {FORWARD: F, **along}, weight)
+        method = _through_matrices if few else _one_by_one
+        averages |= method(p, q, pF, each, F, {FORWARD: F, **along}, weight)
     return averages
 
 
@@ -70,8 +71,10 @@ def _through_matrices(
     along: Mapping[str, np.ndarray],
     weight: np.ndarray | None,
 ) -> Averages:
-    """Average E[p q^T] and the matrix of `bend` for each pair of views: then any number of kernels
-    costs nothing."""
+    """Average E[p q^T] and the matrix of `bend` for each pair of views.
+
+    After that, more kernels cost nothing.
+    """
     shape = (len(p), p.shape[2], q.shape[2])
     averages: Averages = {}
     for kind in ("value", "bend"):
@@ -102,7 +105,7 @@ def _one_by_one(
     along: Mapping[str, np.ndarray],
     weight: np.ndarray | None,
 ) -> Averages:
-    """Average each kernel by itself, for all pairs of views at once."""
+    """Average each kernel separately, for all pairs of views at once."""
     averages: Averages = {}
     for name, M in along.items():
         pM = _times(p, M)
@@ -110,7 +113,7 @@ def _one_by_one(
         averages["value", name] = _mean(inner, weight)
         inner *= each
         pM *= pF
-        if p is q:  # both terms in the middle are each other's transpose
+        if p is q:  # the two middle terms are transposes of each other
             inner += _inner(_times(p, F * M) - 2 * pM, q)
         else:
             inner += _inner(_times(p, F * M) - pM, q) - _inner(p, _times(q, F.T) * _times(q, M.T))
@@ -131,7 +134,7 @@ def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _mean(each: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Average over points; thousands of singles need double sums."""
+    """Average over points, in double precision, because there are thousands."""
     if weight is None:
         return each.mean(axis=1, dtype=float)
     return np.einsum("s,rsvu->rvu", weight, each)

@@ -1,4 +1,4 @@
-"""The pass of a stream through stem, blocks and head.
+"""Pass of a stream through stem, blocks and head.
 
 The equations are in `stems`, `blocks` and `heads`.
 """
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import numpy as np
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import UserInput
-from orderone.theory.transformer.blocks import Passed, attention_block, mlp_block
+from orderone.theory.transformer.blocks import BlockResult, attention_block, mlp_block
 from orderone.theory.transformer.heads import head_block
 from orderone.theory.transformer.inputs import MaskInput
 from orderone.theory.transformer.prediction import Prediction
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """An encoder and its inputs. The decoder that attends to it decides whether tangent kernels are
-    needed."""
+    """Encoder and its inputs.
+
+    The decoder that attends to it decides whether tangent kernels are needed.
+    """
 
     encoder: "Transformer"
     G0: np.ndarray
@@ -35,7 +38,7 @@ class Memory:
     mask: MaskInput = None
 
     def stream(self, rates: Mapping[str, float] | None, merged: bool) -> Stream:
-        """Return the normalized stream behind the encoder's last block."""
+        """Return the normalized stream after the last block of the encoder."""
         prediction = run(self.encoder, self.G0, self.tokens, self.mask, None, rates, merged)
         return prediction.streams[-1].normalized(self.encoder.eps)
 
@@ -54,7 +57,7 @@ def run(
 ) -> Prediction:
     """Pass the kernel G0 through the model.
 
-    Tangent kernels come with `rates` only; `merged` adds up their groups, which is faster.
+    Tangent kernels need `rates`; `merged` adds up their groups, which is faster.
     """
     weights = Weights(model.C, rates or {})
     stream = embedded(model, G0, tokens, weights)
@@ -80,7 +83,7 @@ def run(
 
 
 def embedded(model: "Transformer", G0: np.ndarray, tokens: Tokens, weights: Weights) -> Stream:
-    """Return the stream behind the stem."""
+    """Return the stream after the stem."""
     stream = embed(G0, tokens, STEMS[model.stem], weights, model.pool == "class")
     if model.stem_norm:
         return stream.normalized(model.eps)
@@ -95,16 +98,16 @@ def _sources(
     rates: Mapping[str, float] | None,
     merged: bool,
 ) -> tuple[np.ndarray, Stream | None, np.ndarray | None]:
-    """Return what queries see of their own stream, the keys of a memory, and what they see of
-    it."""
+    """Return the mask of self-attention, the keys of a memory, and the mask of these."""
     visible = read_mask(mask, tokens, tokens, model.causal)
     if memory is None:
         return visible, None, None
     keys = memory.stream(rates, merged)
     if keys.tokens.sequences != tokens.sequences:
-        raise ValueError(
-            f"memory: expected {tokens.sequences} sequences, as many as G0 has, got"
-            f" {keys.tokens.sequences}; encode one sequence for each one that is decoded"
+        raise InputError(
+            f"memory: expected {tokens.sequences} sequences, as many as in G0, got"
+            f" {keys.tokens.sequences}; encode one sequence for each sequence of the decoder",
+            argument="memory",
         )
     of_keys = None if memory.mask is None else np.asarray(memory.mask)
     return visible, keys, read_mask(of_keys, tokens, keys.tokens, causal=False)
@@ -118,7 +121,7 @@ class _Blocks:
     memory: Stream | None
     visible_memory: np.ndarray | None
 
-    def __call__(self, letter: str, number: int, stream: Stream) -> Passed:
+    def __call__(self, letter: str, number: int, stream: Stream) -> BlockResult:
         model = self.model
         normalized = stream.normalized(model.eps)
         if letter == "M":

@@ -1,15 +1,15 @@
-"""Points at which attention scores are averaged: trapezoidal products for few keys, randomized
-Sobol points for many.
+"""Points of averages over attention scores: trapezoidal for few keys, Sobol points for many.
 
-Two queries with correlation rho see, over the keys of their sequences a and b, scores x and y that
+Two queries with correlation rho have, over the keys of their sequences a and b, scores x and y that
 are Gaussian with
 
     E[x x^T] = C_Q C_K F_aa,    E[y y^T] = C_Q C_K F_bb,    E[x y^T] = rho C_Q C_K F_ab
 
-for unit scales. A softmax does not see what all scores of a sequence have in common, so F is
-centred first: fewer directions, and less to average over. Under a Gaussian, the trapezoidal rule
-converges as fast as the integrand is smooth: a logistic function of sigma z has poles at a distance
-pi / sigma from the real line, and a step h costs exp(-2 pi^2 / (sigma h)).
+for unit scales. A softmax does not depend on a common shift of all scores of a sequence, so F is
+centred first: fewer directions to average over. With a Gaussian weight, the convergence of the
+trapezoidal rule depends on the smoothness of the integrand: a logistic function of sigma z has
+poles at a distance pi / sigma from the real line, and a step h has the error
+exp(-2 pi^2 / (sigma h)).
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from scipy.special import ndtri
 if TYPE_CHECKING:
     from scipy.stats import qmc
 
-LARGEST_STEP = 0.7  # of a trapezoidal rule: exp(-2 pi^2 / h^2) is 3e-18
+LARGEST_STEP = 0.7  # largest step of a trapezoidal rule: exp(-2 pi^2 / h^2) is 3e-18
 RULES = {  # dimensions: reach, h sigma
     0: (8.0, 0.5),
     1: (8.0, 0.5),
@@ -31,12 +31,12 @@ RULES = {  # dimensions: reach, h sigma
     3: (6.5, 1.0),
     4: (6.5, 1.0),
 }
-NEGLIGIBLE = 1e-13  # parts of a variance that rounding makes
-NEGLIGIBLE_SINGLE = 1e-7  # in single precision
-SOBOL = 128  # dimensions that get Sobol numbers; the small ones behind them get pseudo-random ones
+NEGLIGIBLE = 1e-13  # part of a variance that is rounding
+NEGLIGIBLE_SINGLE = 1e-7  # the same in single precision
+SOBOL = 128  # dimensions with Sobol numbers; smaller ones have pseudo-random numbers
 REPETITIONS = 8
 EDGE = 2.0**-32  # half the step of a Sobol number
-FEW = 2**19  # numbers that are kept for the next block
+FEW = 2**19  # most numbers that are cached for the next block
 
 
 class Scores(NamedTuple):
@@ -47,13 +47,15 @@ class Scores(NamedTuple):
     weight: np.ndarray  # (points,)
 
 
-def product_rule(own: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Scores:
-    """Return points of x and y with covariances `own`, `other`, and `cross` = E[x y^T]; all centred
-    here."""
-    own = _centred(own)
+def product_rule(first: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Scores:
+    """Return points of x and y with covariances `first`, `other`, and `cross` = E[x y^T].
+
+    This function centres all three.
+    """
+    first = _centred(first)
     cross = _centred(cross)
     other = _centred(other)
-    left, whiten = factor(own)
+    left, whiten = factor(first)
     shared = cross.T @ whiten  # y = shared w + right v
     right, _ = factor(other - shared @ shared.T, np.trace(other))
     spreads = [*np.maximum(np.ptp(left, axis=0), np.ptp(shared, axis=0)), *np.ptp(right, axis=0)]
@@ -64,8 +66,10 @@ def product_rule(own: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Score
 
 
 def rule_points(number: int, spread: float) -> int:
-    """Return the number of points of a product rule in so many dimensions, over scores that differ
-    by `spread` in each."""
+    """Return the number of points of a product rule in `number` dimensions.
+
+    Scores differ by `spread` in each dimension.
+    """
     return (2 * _half(number, spread) + 1) ** number
 
 
@@ -81,13 +85,12 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
 def factor(
     matrix: np.ndarray, size: float | None = None, negligible: float = NEGLIGIBLE
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return A with A A^T = matrix, and B with B^T A = 1; variances far below `size` count as
-    nothing."""
+    """Return A with A A^T = matrix, and B with B^T A = 1; variances far below `size` count as 0."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     total = np.trace(matrix) if size is None else size
-    kept = values > negligible * max(total, NEGLIGIBLE)
-    root = np.sqrt(values[kept])
-    return vectors[:, kept] * root, vectors[:, kept] / root
+    positive = values > negligible * max(total, NEGLIGIBLE)
+    root = np.sqrt(values[positive])
+    return vectors[:, positive] * root, vectors[:, positive] / root
 
 
 def _grid(spreads: list[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -110,8 +113,8 @@ def fields(directions: np.ndarray, points: int, seed: int) -> tuple[np.ndarray, 
     """Draw two independent Gaussian fields over all keys: (repetitions, points, keys) each.
 
     Their covariance is that of `directions`, (keys, directions). x and rho x + sqrt(1 - rho^2) z
-    are scores of two queries. Every point comes with -z as well: odd powers of sqrt(1 - rho^2)
-    cancel, and what is left is smooth in rho.
+    are scores of two queries. Every point is also used with -z: odd powers of sqrt(1 - rho^2)
+    cancel, and the rest is smooth in rho.
     """
     number = 2 * directions.shape[1]
     normals = np.stack([_normals(number, points // 2, seed, k) for k in range(REPETITIONS)])
@@ -128,8 +131,10 @@ def mirrored(z: np.ndarray, axis: int) -> np.ndarray:
 def standard(
     number: int, points: int, seed: int, repetition: int, step: int
 ) -> Iterator[np.ndarray]:
-    """Yield (points, number) of independent normals, `step` points at a time: the first numbers are
-    Sobol's."""
+    """Yield (points, number) of independent normals, `step` points at a time.
+
+    The first numbers are Sobol's.
+    """
     generator = np.random.default_rng((seed, repetition))
     first = min(number, SOBOL)
     sobol = _sobol(first, generator) if first else None
@@ -141,7 +146,7 @@ def standard(
 
 
 def principal(F: np.ndarray, length: int) -> np.ndarray:
-    """Return (keys, directions) of F, its sequences of `length` keys centred one by one.
+    """Return (keys, directions) of F, after centring each sequence of `length` keys.
 
     The largest direction comes first: Sobol numbers are best in their first dimensions.
     """
@@ -158,8 +163,8 @@ def principal(F: np.ndarray, length: int) -> np.ndarray:
 
 
 def _normals(number: int, points: int, seed: int, repetition: int) -> np.ndarray:
-    """Draw (points, number) in single precision; kept for the next block, if they are few."""
-    draw = _kept if number * points <= FEW else _drawn
+    """Draw (points, number) in single precision; cached for the next block, if they are few."""
+    draw = _cached if number * points <= FEW else _drawn
     return draw(number, points, seed, repetition)
 
 
@@ -177,13 +182,13 @@ def _gaussian(uniform: np.ndarray) -> np.ndarray:
     return ndtri(np.clip(uniform, EDGE, 1 - EDGE))
 
 
-_kept = lru_cache(maxsize=4 * REPETITIONS)(_drawn)
+_cached = lru_cache(maxsize=4 * REPETITIONS)(_drawn)
 
 
 def _sobol(number: int, generator: np.random.Generator) -> "qmc.Sobol":
-    from scipy.stats import qmc  # half a second, which few keys can do without
+    from scipy.stats import qmc  # takes half a second, and few keys do not need it
 
     if "rng" in signature(qmc.Sobol).parameters:
         return qmc.Sobol(number, scramble=True, rng=generator)
-    # the name of this argument before scipy 1.15
+    # name of this argument before scipy 1.15
     return qmc.Sobol(number, scramble=True, seed=generator)  # pyright: ignore[reportCallIssue]

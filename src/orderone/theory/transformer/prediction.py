@@ -1,4 +1,7 @@
-"""Result of a pass through a Transformer, in the shapes the user gave."""
+"""Result of a pass through a Transformer, in the shapes of the user's kernel.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,55 +15,57 @@ from orderone.theory.transformer.stream import Stream
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Kernels (points, points), or in the shape of G0; lists run over the stem and the blocks
-    behind it."""
+    """Kernels (points, points), or in the shape of G0; lists run over the stem and the blocks."""
 
-    streams: Sequence[Stream]  # behind the stem and behind each block
+    streams: Sequence[Stream]  # after the stem and after each block
     output_kernel: np.ndarray
-    output_theta: Mapping[str, np.ndarray]  # empty, if tangent kernels were not asked for
-    # of each block's averages by sampling, in units of the largest F (about 1)
+    output_theta: Mapping[str, np.ndarray]  # empty without tangent kernels
+    # standard errors of each block's sampled averages, in units of the largest F (about 1)
     errors: Sequence[float]
-    # what these can amount to in the tangent kernel, in units of its largest entry
+    # bounds of the errors in the tangent kernel, in units of its largest entry
     theta_errors: Sequence[float]
-    head_variances: Sequence[np.ndarray]  # of each block's branch, if it had a single head
-    eps: float  # of the norms
+    head_variances: Sequence[np.ndarray]  # of each block's branch with a single head
+    eps: float  # eps of the norms
 
     @property
     def kernels(self) -> list[Array]:
-        """G behind the stem, and behind each block."""
-        return [stream.tokens.shown(stream.G) for stream in self.streams]
+        """Return G after the stem and after each block."""
+        return [stream.tokens.in_user_shape(stream.G) for stream in self.streams]
 
     @property
     def normalized(self) -> list[Array]:
-        """F, behind the norms that follow the stem and each block; the last one is that of the
-        head."""
-        return [stream.tokens.shown(stream.normalized(self.eps).G) for stream in self.streams]
+        """Return F after the norms that follow the stem and each block; the last is the head's."""
+        return [
+            stream.tokens.in_user_shape(stream.normalized(self.eps).G) for stream in self.streams
+        ]
 
     @property
     def output(self) -> Array:
-        """The kernel of the outputs."""
-        return self._last.tokens.shown(self.output_kernel)
+        """Return the kernel of the outputs."""
+        return self._last.tokens.in_user_shape(self.output_kernel)
 
     @property
     def ntk(self) -> list[Array]:
-        """Theta behind the stem, behind each block, and of the outputs."""
-        totals = [stream.tokens.shown(stream.total()) for stream in self.streams]
+        """Return Theta after the stem, after each block, and of the outputs."""
+        totals = [stream.tokens.in_user_shape(stream.total()) for stream in self.streams]
         outputs = sum(self.output_theta.values(), np.zeros_like(self.output_kernel))
-        return [*totals, self._last.tokens.shown(outputs)]
+        return [*totals, self._last.tokens.in_user_shape(outputs)]
 
     @property
     def contributions(self) -> list[dict[str, Array]]:
-        """Theta of each group, in the places of `ntk`."""
-        shown = self._last.tokens.shown
+        """Return Theta of each group, in the order of `ntk`."""
+        in_user_shape = self._last.tokens.in_user_shape
         result = []
         for theta in self._thetas:
-            result.append({group: shown(part) for group, part in theta.items()})
+            result.append({group: in_user_shape(part) for group, part in theta.items()})
         return result
 
     @property
     def shares(self) -> list[dict[str, float]]:
-        """The part of each group in the trace of Theta, in the places of `ntk`; 0 where nothing
-        moves."""
+        """Return the share of each group in the trace of Theta, in the order of `ntk`.
+
+        Shares are 0 if the trace is 0.
+        """
         result = []
         for theta in self._thetas:
             traces = {group: float(np.trace(part)) for group, part in theta.items()}
@@ -69,21 +74,21 @@ class Prediction:
         return result
 
     def head_std(self, heads: Count) -> list[Array]:
-        """How much G fluctuates from network to network with that many heads, behind each block:
-        erratum S2.5.
+        """Return the standard deviation of G between networks with `heads` heads: erratum S2.5.
 
-        Each attention block adds the fluctuation of its own branch, which is of order
-        1 / sqrt(heads) at any width; what later blocks make of an earlier fluctuation is left out.
-        Means are shifted by order 1 / heads.
+        There is one matrix after the stem and after each block. Each attention block adds the
+        fluctuation of its branch, which is of order 1 / sqrt(heads) at any width. The response of
+        later blocks to an earlier fluctuation is not included. Means are shifted by order
+        1 / heads.
         """
         tokens = self._last.tokens
         heads = count(heads, "heads")
         sums = np.cumsum([np.zeros_like(self.streams[0].G), *self.head_variances], axis=0)
-        return [tokens.shown(np.sqrt(each / heads)) for each in sums]
+        return [tokens.in_user_shape(np.sqrt(each / heads)) for each in sums]
 
     @property
     def _thetas(self) -> list[Mapping[str, np.ndarray]]:
-        """Theta of each group behind the stem, behind each block, and of the outputs."""
+        """Return Theta of each group after the stem, after each block, and of the outputs."""
         return [*(stream.theta for stream in self.streams), self.output_theta]
 
     @property

@@ -1,4 +1,4 @@
-"""The averages that one layer of attention needs: for which pairs of views, over which keys."""
+"""Averages that one layer of attention needs: for which pairs of views, over which keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,10 +10,10 @@ from orderone.theory.transformer.points import RULES, rule_points
 from orderone.theory.transformer.tokens import Tokens
 from orderone.theory.transformer.views import Views
 
-FEWEST = 2**7  # points of a randomization
-MOST = 2**13
-LIGHT = 2**18  # numbers of a randomization that are no work; small problems start with more points
-# Points of all product rules, and of one; beyond, sampling is faster.
+FEWEST = 2**7  # fewest points of a randomization
+MOST = 2**13  # most points of a randomization
+LIGHT = 2**18  # numbers of a randomization that cost little; small problems start with these
+# Largest numbers of points of all product rules, and of one; beyond, sampling is faster.
 RULE_WORK = 3 * 10**7
 LARGEST_RULE = 10**6
 
@@ -34,8 +34,10 @@ class Problem:
 
     @property
     def by_product_rules(self) -> bool:
-        """Whether scores have few enough dimensions: one less than keys, for each of two
-        queries."""
+        """Return whether scores have few enough dimensions for product rules.
+
+        Each of two queries has one dimension less than keys.
+        """
         dimensions = self.views.visible.sum(axis=1) - 1
         of_pairs = (dimensions[:, None] + dimensions).ravel()
         pairs = np.bincount(of_pairs, self.needed.sum(axis=0).ravel() / 2)
@@ -47,7 +49,7 @@ class Problem:
 
     @property
     def _largest_difference(self) -> float:
-        """The largest variance of a difference of two keys, over sequences."""
+        """Return the largest variance of a difference of two keys, over sequences."""
         differences = []
         for sequence in range(self.keys.sequences):
             keys = self.keys.of(sequence)
@@ -57,7 +59,7 @@ class Problem:
 
     @property
     def first_points(self) -> int:
-        """The number of points to begin with: a power of two."""
+        """Return the number of points to begin with, a power of two."""
         numbers = self.views.visible.size * len(self.views.sequence)
         if numbers >= LIGHT:
             return FEWEST
@@ -65,24 +67,24 @@ class Problem:
         return min(MOST, max(FEWEST, light))
 
     def only(self, wanted: np.ndarray) -> tuple["Problem", np.ndarray]:
-        """Return the problem for some nodes and pairs of views, and which keys are left.
+        """Return the problem for some nodes and pairs of views, and a mask of the remaining keys.
 
-        It has fewer views, and no more keys than these can see.
+        It has fewer views, and only the keys to which these attend.
         """
         active = np.asarray(wanted.any(axis=(0, 2)))
         views = self.views.only(active)
         keys = Tokens(self.keys.sequences, int(np.flatnonzero(views.visible.any(axis=0)).max()) + 1)
-        kept = self.keys.position < keys.length
-        left = replace(
+        remaining = self.keys.position < keys.length
+        smaller = replace(
             self,
-            F=self.F[kept][:, kept],
-            along={name: M[kept][:, kept] for name, M in self.along.items()},
+            F=self.F[remaining][:, remaining],
+            along={name: M[remaining][:, remaining] for name, M in self.along.items()},
             keys=keys,
             views=replace(views, visible=views.visible[:, : keys.length]),
             needed=wanted[:, active][:, :, active],
             queries=None if self.queries is None else self.queries[active][:, active],
         )
-        return left, kept
+        return smaller, remaining
 
     def empty(self, *first: int) -> Averages:
         """Return zeros of shape (*first, nodes, views, views)."""

@@ -7,15 +7,18 @@
     Theta_patch = Lambda_patch G0                             S2 (1.122)-(1.130)
     Theta_PE    = Lambda_PE delta_tt'
 
-with C_WE instead of C_patch for language. delta_tt' is 1 for tokens in the same place, also of
-different sequences: they share one positional embedding. A class token (S2 footnote 4) stands first
-in every sequence, is the same for all of them and knows nothing of the patches.
+with C_WE instead of C_patch for language. delta_tt' is 1 for tokens at the same position, also of
+different sequences: they share one positional embedding. A class token (S2 footnote 4) is the first
+token of every sequence; it is the same for all of them and independent of the patches.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 import numpy as np
 from array_api_compat import is_numpy_array
 
 from orderone.core.arrays import as_numpy, like
+from orderone.core.errors import InputError
 from orderone.core.inputs import Array, ArrayLike
 from orderone.theory.kernels.validation import floating
 from orderone.theory.transformer.stream import Stream
@@ -26,34 +29,39 @@ STEMS: dict[str, str] = {"vision": "patch", "language": "WE"}
 
 
 def patches(X: ArrayLike) -> Array:
-    """G0 of images cut into patches: X is (tokens, features) or (sequences, tokens, features)."""
+    """Return G0 of images cut into patches.
+
+    X is (tokens, features) or (sequences, tokens, features).
+    """
     xp, values = floating(X, "X")
     if values.ndim not in (2, 3):
-        raise ValueError(
+        raise InputError(
             "X: expected shape (tokens, features) or (sequences, tokens, features), got"
-            f" {tuple(values.shape)}; cut images into patches first"
+            f" {tuple(values.shape)}; cut images into patches first",
+            argument="X",
         )
     rows = as_numpy(values).reshape(-1, values.shape[-1])
-    return like(_as_given(rows @ rows.T / rows.shape[1], values.shape[:-1]), values, xp)
+    return like(_split_points(rows @ rows.T / rows.shape[1], values.shape[:-1]), values, xp)
 
 
 def words(ids: ArrayLike) -> Array:
-    """G0 of sequences of words: ids is (tokens,) or (sequences, tokens), whole numbers."""
+    """Return G0 of sequences of words; ids, whole numbers, is (tokens,) or (sequences, tokens)."""
     xp, values = floating(ids, "ids")
     numbers = as_numpy(values)
     if values.ndim not in (1, 2) or (numbers != np.round(numbers)).any():
-        raise ValueError(
+        raise InputError(
             "ids: expected whole numbers of shape (tokens,) or (sequences, tokens), got shape"
-            f" {tuple(values.shape)}; give the indices of the words"
+            f" {tuple(values.shape)}; pass the indices of the words",
+            argument="ids",
         )
     flat = numbers.ravel()
-    same = _as_given((flat[:, None] == flat[None, :]).astype(float), values.shape)
+    same = _split_points((flat[:, None] == flat[None, :]).astype(float), values.shape)
     if is_numpy_array(values):
         return same
     return like(same, values, xp)
 
 
-def _as_given(matrix: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _split_points(matrix: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if len(shape) == 1:
         return matrix
     return matrix.reshape(*shape, *shape)
@@ -62,24 +70,24 @@ def _as_given(matrix: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def embed(
     G0: np.ndarray, tokens: Tokens, group: str, weights: Weights, class_token: bool
 ) -> Stream:
-    """Return the stream behind the stem block; `group` is that of the embedding, patch or WE."""
+    """Return the stream after the stem block; `group` is that of the embedding, patch or WE."""
     parts = {group: G0}
     if class_token:
-        parts = {group: _behind_class(G0, tokens)}
+        parts = {group: _after_class_token(G0, tokens)}
         tokens = tokens.longer()
-        parts["class"] = _together(tokens) * (tokens.position == 0)
-    parts["PE"] = _together(tokens)
+        parts["class"] = _same_position(tokens) * (tokens.position == 0)
+    parts["PE"] = _same_position(tokens)
     G = sum(weights.C[name] * part for name, part in parts.items())
-    theta = weights.own(**parts) if weights.rates else {}
+    theta = weights.direct(**parts) if weights.rates else {}
     return Stream(np.asarray(G), theta, tokens)
 
 
-def _together(tokens: Tokens) -> np.ndarray:
-    """Return 1 for points in the same place of their sequences."""
+def _same_position(tokens: Tokens) -> np.ndarray:
+    """Return 1 for points at the same position of their sequences."""
     return (tokens.position[:, None] == tokens.position[None, :]).astype(float)
 
 
-def _behind_class(G0: np.ndarray, tokens: Tokens) -> np.ndarray:
+def _after_class_token(G0: np.ndarray, tokens: Tokens) -> np.ndarray:
     """Return G0 with a row and a column of zeros before the tokens of each sequence."""
     blocks = G0.reshape(tokens.sequences, tokens.length, tokens.sequences, tokens.length)
     return np.pad(blocks, ((0, 0), (1, 0), (0, 0), (1, 0))).reshape([tokens.longer().points] * 2)

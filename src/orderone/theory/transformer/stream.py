@@ -1,12 +1,12 @@
-"""The value that flows through the blocks of a Transformer: the residual stream's kernel and its
-tangent kernels.
+"""Residual stream of a Transformer: its kernel and its tangent kernels.
 
     G_(a,t)(b,t')       = E[z_i(a,t) z_i(b,t')]                              S2 (1.35)
     Theta_(a,t)(b,t')   = sum over groups of lambda_G |dz_i/dtheta_G|^2      S2 (1.98), (1.117)
 
-Tangent kernels are kept apart by group of parameters, because the recursion is linear in them. They
-are those of learning rates Lambda_G = 1: every block adds what a group contributes once, and
-carries on what came before it.
+Each group of parameters has a separate tangent kernel, because the recursion is linear in them.
+Every block propagates the kernels before it and adds the direct contributions of its weights.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orderone.core.errors import InputError
 from orderone.theory.transformer.tokens import Tokens
 
 ALL = "all groups"
@@ -21,14 +22,14 @@ ALL = "all groups"
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """A kernel, the tangent kernel of each group, and what the rows mean."""
+    """Kernel, the tangent kernel of each group, and the tokens of the rows."""
 
     G: np.ndarray  # (points, points)
     theta: Mapping[str, np.ndarray]  # group -> (points, points)
     tokens: Tokens
 
     def normalized(self, eps: float) -> "Stream":
-        """Return the stream behind a layer norm.
+        """Return the stream after a layer norm.
 
         Both kernels are divided by sqrt(G_11 + eps) sqrt(G_22 + eps).
 
@@ -37,9 +38,11 @@ class Stream:
         """
         square = self.G.diagonal() + eps
         if not (square > 0).all():
-            raise ValueError(
-                "layer norm: expected tokens with some variance, got one whose kernel is 0, so that"
-                " the result is 0 / 0; give eps=1e-5, as PyTorch does, or C['PE'] above 0"
+            raise InputError(
+                "layer norm: expected tokens with a variance above 0, got one with the variance 0,"
+                " which would give 0 / 0; pass eps=1e-5, as PyTorch does, or C['PE'] above 0",
+                "zero-variance",
+                argument="G0",
             )
         scale = 1 / np.sqrt(square)
         factor = scale[:, None] * scale[None, :]
@@ -47,12 +50,11 @@ class Stream:
         return Stream(self.G * factor, theta, self.tokens)
 
     def plus(
-        self, G: np.ndarray, carried: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]
+        self, G: np.ndarray, propagated: Mapping[str, np.ndarray], direct: Mapping[str, np.ndarray]
     ) -> "Stream":
-        """Return the skip connection: the stream itself, what a branch made of it, and what the
-        branch's weights add."""
+        """Return the sum of the stream and the propagated and direct kernels of a branch."""
         theta = dict(self.theta)
-        for part in (carried, own):
+        for part in (propagated, direct):
             for group, kernel in part.items():
                 if group in theta:
                     kernel = theta[group] + kernel

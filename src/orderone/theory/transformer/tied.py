@@ -1,5 +1,4 @@
-"""Correlations that tying the head to the embedding makes, in a model where all of it can be
-written down. S2 (1.85), (1.187).
+"""Correlations due to tying the head to the embedding, in a solvable model: S2 (1.85), (1.187).
 
     z_i = n^-1/2 sum_jk W_ji (V_jk + delta_jk) W_kw,      W ~ N(0, C_WE),   V ~ N(0, C_W / n)
 
@@ -9,19 +8,21 @@ written down. S2 (1.85), (1.187).
 
 w is the word of the input.
 
-`diagonal` is what an untied head would have, and all that `heads` keeps. `contact` is of order n,
-but only for the output that is the token itself (erratum S2.11). Resolved forms: erratum S2.10.
+`diagonal` is the term of an untied head, and the only one in `heads`. `contact` is of order n, but
+only for the output that is the token itself (erratum S2.11). Erratum S2.10 has the resolved forms.
 
-In a Transformer, the leading terms come through the skip path (S2 footnotes 19 and 32): behind the
-last norm, the word's own vector is W_kw / r_t with r_t^2 = G_tt + eps (times the same of a norm
-behind the stem), so that
+In a Transformer, the leading terms come through the skip path (S2 footnotes 19 and 32): after the
+last norm, the vector of the word is W_kw / r_t with r_t^2 = G_tt + eps (times the same of a norm
+after the stem), so that
 
     E[z_i z_i']                       contact  n C_WE^2 / (r_t r_t')          [i = w] [i' = w']
     E[lambda_WE sum dz_i/dW dz_i'/dW] cross    2 Lambda_WE C_WE / (r_t r_t')  [i = w'] [i' = w]
 
-are added to G and Theta of the outputs. Of n_vocab outputs it is one: in the mean over outputs,
-`contact` is of order n / n_vocab and `cross` of order 1 / n_vocab, and both vanish for words that
-are not asked about.
+are added to G and Theta of the outputs. This concerns one of n_vocab outputs: in the mean over
+outputs, `contact` is of order n / n_vocab and `cross` of order 1 / n_vocab, and both vanish for
+words that are not in the input.
+
+S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ class TiedTerms(NamedTuple):
 
 
 def tied_terms(n: Count, C_WE: Number = 1.0, C_W: Number = 1.0) -> TiedTerms:
-    """Terms of the linear model of S2 (1.85), exact at any width n."""
+    """Return the terms of the linear model of S2 (1.85), exact at any width n."""
     n = count(n, "n")
     C_WE = real(C_WE, "C_WE", least=0)
     C_W = real(C_W, "C_W", least=0)
@@ -58,21 +59,22 @@ def tied_terms(n: Count, C_WE: Number = 1.0, C_W: Number = 1.0) -> TiedTerms:
 
 
 class TiedContact(NamedTuple):
-    """What a tied head adds for the outputs that are the words themselves: (points, points), or in
-    the shape of G0."""
+    """Terms of a tied head for the outputs that are the input words.
 
-    kernel: Array  # to G, for i = w and i' = w'; per unit of width: times n
-    ntk: Array  # to Theta, for i = w' and i' = w
+    They are (points, points), or in the shape of G0.
+    """
+
+    kernel: Array  # term of G divided by n, for i = w and i' = w'
+    ntk: Array  # term of Theta, for i = w' and i' = w
 
 
 def contact(
     streams: Sequence[Stream], stem_norm: bool, C_WE: float, rate: float, eps: float
 ) -> TiedContact:
-    """Return both terms from the stream behind the stem, before a norm there, and the one before
-    the last norm."""
+    """Return both terms; `streams` are those after the stem and before the last norm."""
     root = np.sqrt(streams[-1].G.diagonal() + eps)
     if stem_norm:
         root = root * np.sqrt(streams[0].G.diagonal() + eps)
     each = 1 / np.outer(root, root)
-    shown = streams[-1].tokens.shown
-    return TiedContact(shown(C_WE**2 * each), shown(2 * rate * C_WE * each))
+    in_user_shape = streams[-1].tokens.in_user_shape
+    return TiedContact(in_user_shape(C_WE**2 * each), in_user_shape(2 * rate * C_WE * each))

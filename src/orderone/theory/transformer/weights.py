@@ -1,5 +1,4 @@
-"""Two numbers of order one for every group of parameters: C_G of its initial variance, Lambda_G of
-its rate."""
+"""Constants of order one of every group: C_G of its initial variance, Lambda_G of its rate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ class Weights:
     """Constants of all groups."""
 
     C: Mapping[str, float]
-    rates: Mapping[str, float]  # Lambda_G; empty where no tangent kernels are wanted
+    rates: Mapping[str, float]  # Lambda_G; empty without tangent kernels
 
-    def own(self, **kernels: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what groups add to a tangent kernel, from what they add at a rate of 1."""
+    def direct(self, **kernels: np.ndarray) -> dict[str, np.ndarray]:
+        """Return contributions to a tangent kernel, from those at a rate of 1."""
         return {group: self.rates[group] * kernel for group, kernel in kernels.items()}
