@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from support.warm import orderone
 
 from orderone import rules
 
@@ -198,7 +199,7 @@ def config(tmp_path):
 
 
 def test_a_plan_for_a_model_that_fits_no_machine(config):
-    result = run(
+    result = orderone(
         "plan", "--hf-config", str(config), "--base", BASE, "--rule", "mup", "--lr", "3e-3"
     )
     assert result.returncode == 0, result.stderr
@@ -228,12 +229,14 @@ def test_a_plan_as_json_and_as_a_file(config, tmp_path):
         str(saved),
         "--json",
     )
-    result = run(*words)
+    result = orderone(*words)
     assert result.returncode == 0, result.stderr
     record = json.loads(result.stdout)
     assert record == json.loads(saved.read_text())
     assert record["rows"][0]["role"] == "embedding"
-    again = run("plan", "--hf-config", str(config), "--base", str(saved), "--no-probe", "--json")
+    again = orderone(
+        "plan", "--hf-config", str(config), "--base", str(saved), "--no-probe", "--json"
+    )
     assert json.loads(again.stdout)["rows"] == record["rows"]
 
 
@@ -249,7 +252,7 @@ def test_a_plan_as_json_and_as_a_file(config, tmp_path):
     ],
 )
 def test_wrong_input_of_a_plan_is_explained(config, arguments, message):
-    result = run("plan", *(str(config) if word == "CONFIG" else word for word in arguments))
+    result = orderone("plan", *(str(config) if word == "CONFIG" else word for word in arguments))
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
@@ -257,6 +260,6 @@ def test_wrong_input_of_a_plan_is_explained(config, arguments, message):
 
 def test_a_file_that_is_no_configuration(tmp_path):
     (tmp_path / "config.json").write_text('{"a": 1}')
-    result = run("plan", "--hf-config", str(tmp_path), "--base", BASE)
+    result = orderone("plan", "--hf-config", str(tmp_path), "--base", BASE)
     assert result.returncode == 2
     assert "has no model_type" in result.stderr

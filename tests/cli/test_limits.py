@@ -2,14 +2,13 @@
 
 import json
 import subprocess
-import sys
 
 import pytest
+from support.warm import orderone
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "orderone", "predict", "limits", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return orderone("predict", "limits", *arguments)
 
 
 def test_text_and_a_page(tmp_path):

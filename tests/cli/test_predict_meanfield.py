@@ -3,14 +3,13 @@
 import json
 import math
 import subprocess
-import sys
 
 import pytest
+from support.warm import orderone
 
 
 def run(*words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "orderone", "predict", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return orderone("predict", *words)
 
 
 def test_json_has_the_promised_keys():
