@@ -5,6 +5,8 @@ BIN := .venv/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet --progress-bar off
 # The networks measured here are small: more threads than one cost more than they bring, and a busy machine shows it.
 export OMP_NUM_THREADS ?= 1
+# Tests start many processes; without bytecode each would compile the library anew.
+export PYTHONDONTWRITEBYTECODE :=
 PEER_BENCHMARKS := benchmarks/kernels.py benchmarks/meanfield.py benchmarks/transformer.py
 
 .PHONY: demo data reproduce-small test test-all lint format bench bench-peers docs dist clean constraints

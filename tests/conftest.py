@@ -7,8 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support import typechecking
+
+typechecking.install("orderone")
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+NO_BROWSER = "no browser"
+HOW_TO_INSTALL = f"""They need playwright (pip install 'playwright>=1.50') and a browser, one of
+{", ".join(NAMES)}, on the PATH; on Debian: apt-get install chromium"""
 HOUR = 3600
 
 
@@ -19,13 +25,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(HOUR))
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many tests were skipped for want of a browser, and how to install one."""
+    skipped = [
+        report
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple) and NO_BROWSER in report.longrepr[2]
+    ]
+    if skipped:
+        terminalreporter.section("browser")
+        terminalreporter.line(f"{len(skipped)} tests were skipped: no browser on this machine.")
+        terminalreporter.line(HOW_TO_INSTALL)
+
+
 @pytest.fixture(scope="session")
 def browser():
     """One browser for all pages: a process can hold only one playwright at a time."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason=f"{NO_BROWSER}: playwright is not installed"
+    )
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
-        pytest.skip(f"no browser on this machine: none of {', '.join(NAMES)} is on the PATH")
+        pytest.skip(f"{NO_BROWSER}: none of {', '.join(NAMES)} is on the PATH")
     with playwright.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser

@@ -10,7 +10,7 @@ from orderone import rules
 from orderone.explore.workers import Workers
 from orderone.theory import MeanField, critical_weight_var, depth_report
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="no browser: no playwright")
 TIMEOUT_MS = 30_000
 FIGURES = {
     "phase": ("map", "length-map", "correlation-map", "length-path", "correlation-path"),

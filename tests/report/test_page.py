@@ -10,7 +10,7 @@ from test_html import HOSTILE
 
 from orderone.report import write_html
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="no browser: no playwright")
 
 
 @pytest.fixture

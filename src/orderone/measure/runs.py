@@ -46,8 +46,8 @@ from orderone.observe.moments import Ledger, Moments
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import Row
 from orderone.planning import Plan
-from orderone.planning.plan import fused_options
 from orderone.planning.build import Family, family
+from orderone.planning.plan import fused_options
 from orderone.seeding import set_seed
 
 SAME = 1e-3  # learning rates with a smaller relative difference are the same

@@ -28,7 +28,6 @@ from orderone.measure.runs import SAME
 from orderone.observe.quantities import OF_TENSORS, UPDATES, Quantity
 from orderone.optimizers.table import ALGORITHMS
 from orderone.planning.counterparts import stack_of
-from orderone.planning.init_check import output_factor
 from orderone.theory.exponents import Parameterization, rms
 
 if TYPE_CHECKING:
