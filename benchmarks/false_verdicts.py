@@ -17,17 +17,21 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.check_subjects import FAULTY, HEALTHY, Subject
 
+from orderone.core.codes import code_of
+
 SEEDS = 3
 
 
 def is_right(subject: Subject, repetition: int) -> tuple[bool, str]:
     first = 1000 + SEEDS * repetition
     check = subject.check(seeds=range(first, first + SEEDS))
-    if not subject.says:
-        return check.passed, f"{check.verdict} {check.causes}"
-    return check.verdict == "FAIL" and any(
-        subject.says in c for c in check.causes
-    ), f"{check.verdict} {check.causes}"
+    outcome = f"{check.verdict} {check.causes}"
+    if not subject.code:
+        return check.passed, outcome
+    named = [
+        cause for cause in check.causes if code_of(cause) == subject.code and subject.words in cause
+    ]
+    return check.verdict == "FAIL" and bool(named), outcome
 
 
 def main(repetitions: int, names: list[str]) -> None:
@@ -40,8 +44,8 @@ def main(repetitions: int, names: list[str]) -> None:
         for name, subject in subjects.items():
             if names and name not in names:
                 continue
-            told = [is_right(subject, repetition) for repetition in range(repetitions)]
-            wrong = [words for right, words in told if not right]
+            outcomes = [is_right(subject, repetition) for repetition in range(repetitions)]
+            wrong = [outcome for right, outcome in outcomes if not right]
             total += len(wrong)
             print(f"| {name} | {must} | {len(wrong)} | {' '.join(wrong[:2])}", flush=True)
     print(f"{total} wrong verdicts", flush=True)
