@@ -92,7 +92,6 @@ def test_an_unknown_quantity_is_an_error():
 def test_pyplot_is_not_touched(tmp_path):
     code = f"""import sys
 from orderone.report import write_png
-from support.errors import refuses
 from synthetic import check
 write_png(check({{"a": "PASS"}}), {str(tmp_path / "r.png")!r})
 print("matplotlib.pyplot" in sys.modules)"""
