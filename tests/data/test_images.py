@@ -115,7 +115,7 @@ class TestFormats:
         assert (len(task.train), len(task.held)) == (18, 2)
 
     def test_evaluation_cuts_the_middle(self, tmp_path):
-        """Against Pillow: the shorter side to 256, the middle 224, here an eighth of it."""
+        """Compare with Pillow: resize the shorter side to 256 and cut 224, here over eight."""
         (tmp_path / "train" / "a").mkdir(parents=True)
         (tmp_path / "val" / "a").mkdir(parents=True)
         ramp = torch.arange(64).float().expand(48, 64).mul(4).to(torch.uint8)

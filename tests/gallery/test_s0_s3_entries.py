@@ -1,5 +1,5 @@
-"""Entries of S0 and S3 that are no tables: their judges say yes, no and unclear, and a small run
-goes from end to end."""
+"""Experiments of S0 and S3 except the tables: their judges can confirm, refute and remain unclear,
+and a small run completes."""
 
 from dataclasses import replace
 from typing import Any
@@ -78,8 +78,8 @@ def alignments(
 
 
 def trainings(same: dict[str, int], apart: float = 1.0) -> dict[str, pd.DataFrame]:
-    """`same`: optimizer to the k with which logits are equal; with the others they differ by
-    `apart`."""
+    """Make records in which logits are equal for the k of `same` and differ by `apart` for the
+    others."""
     frames = {}
     for optimizer, right in same.items():
         for pair in s0_equivalence.PAIRS:
@@ -132,7 +132,7 @@ def near(values: dict[str, float], wide: float = 0.02) -> pd.DataFrame:
 
 
 def far(laws: dict[str, tuple[float, float]], wide: float = 0.1) -> pd.DataFrame:
-    """Curve to the distance at the smallest width and its power."""
+    """Make distances; `laws` has the distance at the smallest width and its power."""
     rows = []
     for width in (40, 80, 160, 320):
         for curve, (start, power) in laws.items():
@@ -189,7 +189,7 @@ def shaped(
 def converging(
     error: float | None = None, spread: float | None = None, networks: int = 500, deep: float = 0.97
 ):
-    """Powers of the width; by default those of theory."""
+    """Make records with these powers of the width, by default the predicted ones."""
     records, widths = {}, np.array([64, 256, 1024, 4096])
     for p in (0.1, 0.2, 0.25, 0.3, 0.4):
         powers = [p - 0.5 if power is None else power for power in (spread, error)]

@@ -1,5 +1,5 @@
-"""S0 on real networks, widths 64 to 1024: the predictions hold within narrow intervals, and what
-must fail does."""
+"""S0 ("Scale-Invariant Parameterizations") on networks of widths 64 to 1024: predictions hold
+within narrow intervals, and wrong exponents are refuted."""
 
 from dataclasses import replace
 from fractions import Fraction as F
@@ -74,7 +74,7 @@ def logits(rule: str, power: float, wide: float = 0.1) -> pd.DataFrame:
     ],
 )
 def test_table_1_judges_the_logits_of_sp(power, wide, stable, grows):
-    """Erratum S0.5, and what it would be if it were not so."""
+    """Records that follow erratum S0.5, and records that contradict it."""
     experiment, records = (
         EXPERIMENTS["s0-table1"],
         {"rates": s0_table1.derive(), "sp": logits("sp", power, wide)},
@@ -153,7 +153,7 @@ def check_table_3(frame: pd.DataFrame, widest: float) -> None:
 
 
 def test_equation_5_as_printed_is_refuted():
-    """Erratum S0.1, at exponents that no paper chose."""
+    """Erratum S0.1, at exponents that are in none of the tables."""
     p = rules.custom("odd", a=("1/10", "1/5", "3/10"), b=("1/5", "9/20", "2/5"), c=(0, 0, 0))
     fit = fits(
         simulate(Setting(p, tokens=tuple(range(10)), targets=tuple(range(10)))),
@@ -168,7 +168,7 @@ def test_equation_5_as_printed_is_refuted():
 
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("optimizer", ["sgd", "adafactor", "muon"])
-def test_every_optimizer_moves_activations_by_order_one_at_its_largest_rates(optimizer, norm):
+def test_activations_change_by_order_one_at_the_largest_rates(optimizer, norm):
     start = rules.get("mup")
     p = start.with_c(max_lr(start, optimizer, "worst"))
     scale = {"sgd": 0.02, "adafactor": 0.005, "muon": 0.02}[optimizer]
@@ -184,7 +184,7 @@ def test_every_optimizer_moves_activations_by_order_one_at_its_largest_rates(opt
         assert straight.exponent[name] == pytest.approx(0, abs=0.12)
 
 
-def test_behind_norms_a_rate_too_large_moves_activations_by_their_size_and_no_more():
+def test_after_norms_too_large_a_rate_changes_activations_by_at_most_their_size():
     p = rules.get("mup").with_c({"embedding": 0})  # n^{1/2} too fast
     setting = Setting(p, steps=1, scale=1.0, norm=True, tokens=(0, 0), targets=(1, 2))
     fit = fits(simulate(setting, seeds=4), correction=False)
@@ -194,8 +194,7 @@ def test_behind_norms_a_rate_too_large_moves_activations_by_their_size_and_no_mo
 
 
 def test_muon_entries_are_those_of_a_spectral_update():
-    """e = c + 1/2 for every shape when the gradient has full rank: the polar factor of n x n, n x V
-    and V x n."""
+    """If the gradient has full rank, e = c + 1/2 for the polar factor of n x n, n x V and V x n."""
     for shape in (lambda n: (n, n), lambda n: (n, 10), lambda n: (10, n)):
         widths, sizes = (32, 64, 128, 256), []
         for n in widths:
@@ -219,9 +218,9 @@ def test_faster_than_the_largest_rate_grows(optimizer):
     assert fit.low["Δh4"] > 0.2
 
 
-def test_alignment_is_what_the_errata_say():
-    """Errata S0.5, S0.6 on the linear network: omega 1/2 inside and 1 at the readout, alpha 1, from
-    the first step."""
+def test_alignment_follows_the_errata():
+    """Errata S0.5, S0.6 on the linear network: omega is 1/2 in hidden layers and 1 at the readout,
+    alpha is 1, from the first step on."""
     frame = simulate(Setting(rules.get("sp"), steps=1, scale=0.05), seeds=12)
     fit = fits(frame, confidence=0.9999)
     for layer, omega in {1: 0.5, 2: 0.5, 3: 0.5, 4: 1.0}.items():
@@ -231,8 +230,8 @@ def test_alignment_is_what_the_errata_say():
 
 
 def test_held_out_tokens_are_not_aligned():
-    """Errata S0.5: tokens that were not trained on see alpha = 1/2 and, for SP, logits that stay
-    put."""
+    """Erratum S0.5: on held-out tokens alpha is 1/2, and in SP the change of the logits does not
+    grow."""
     common = {
         "steps": 3,
         "scale": 0.05,
@@ -253,8 +252,8 @@ def test_held_out_tokens_are_not_aligned():
     assert mup.exponent["Δh5"] == pytest.approx(-0.5, abs=0.15)
 
 
-def test_a_tied_network_behaves_as_its_untied_twin():
-    """S0 A.1.2: the gradients add up and the exponents stay."""
+def test_tied_and_untied_networks_have_the_same_exponents():
+    """S0 A.1.2: the gradients add up and the exponents are the same."""
     p = rules.get("mup")
     setting = Setting(p, steps=1, scale=0.005, tied=True, tokens=(0, 0), targets=(1, 2))
     fit = fits(simulate(setting, seeds=8), confidence=0.9999)
@@ -264,8 +263,8 @@ def test_a_tied_network_behaves_as_its_untied_twin():
 
 
 def test_u_is_not_aligned_at_the_first_step():
-    """Erratum S0.6: with a batch of eight, dW dh adds up like independent terms at first; u = 1 is
-    an upper bound."""
+    """Erratum S0.6: with a batch of eight, the terms of dW dh are independent at the first step;
+    u = 1 is an upper bound."""
     tokens, targets = tuple(range(8)), (3, 1, 4, 1, 5, 9, 2, 6)
     frame = simulate(
         Setting(rules.get("mup"), steps=1, scale=0.005, tokens=tokens, targets=targets), seeds=8

@@ -1,4 +1,4 @@
-"""Parts of data sets: written once, read as tasks need them."""
+"""Parts of data sets: files are written once and read as tasks."""
 
 import pytest
 import torch

@@ -25,7 +25,7 @@ def choose(experiment: Experiment, folders: Sequence[Path]) -> tuple[Reproduced 
                 continue
             records, flaw = _read(experiment, scale, folder)
             if flaw:
-                note = f"{experiment.name}, {scale}, in {folder}: skipped: {flaw}"
+                note = f"{experiment.name}, {scale}, in {folder}: {flaw}; skipped"
                 notes.append(with_code(note, "records-skipped"))
             if records is not None:
                 candidates.append(records)

@@ -36,8 +36,8 @@ def boundaries(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for _, column in frame.sort_values("depth").groupby(["weight_var", "seed"]):
         rows.append((column.weight_var.iloc[0], column.seed.iloc[0], *_crossing(column, half)))
-    found = pd.DataFrame(rows, columns=["weight_var", "seed", "low", "high"])
-    return found.assign(shallowest=frame.depth.min(), deepest=frame.depth.max())
+    edges = pd.DataFrame(rows, columns=["weight_var", "seed", "low", "high"])
+    return edges.assign(shallowest=frame.depth.min(), deepest=frame.depth.max())
 
 
 def _crossing(column: pd.DataFrame, half: float) -> tuple[float, float]:

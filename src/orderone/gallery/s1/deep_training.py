@@ -13,12 +13,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from orderone.data.vision.arrays import moments
 from orderone.data.vision.sets import SETS
+from orderone.gallery.experiment import Records
 from orderone.gallery.s1.deep_network import Drawing, draw_networks
 from orderone.gallery.subsets import image_subset
 from orderone.sweeping.stacked import CapturedStep, Stack
@@ -79,6 +82,22 @@ class Training:
 def seed_of(letter: str, seed: int) -> int:
     """Return the seed of a panel, which differs between panels."""
     return 1000 * seed + ord(letter)
+
+
+def members_of(column: str, values: Sequence[float], seeds: int) -> pd.DataFrame:
+    """Return a row for every value of `column` and every seed."""
+    return pd.DataFrame(
+        {column: np.tile(values, seeds), "seed": np.repeat(range(seeds), len(values))}
+    )
+
+
+def panels_of(records: Records) -> dict[str, pd.DataFrame]:
+    """Return the records of panels by letter."""
+    panels: dict[str, pd.DataFrame] = {}
+    for name, frame in sorted(records.items()):
+        if name.startswith("panel ") and len(frame):
+            panels[name[-1]] = frame
+    return panels
 
 
 class Run:
@@ -159,6 +178,12 @@ class Run:
 
 def _right(logits: Tensor, classes: Tensor) -> Tensor:
     return (logits.argmax(-1) == classes).sum().to(logits.dtype)
+
+
+def start(training: Training, stacks: Sequence[Members], images: Images) -> list[Run]:
+    """Return a run for each stack, the deepest first, since it takes longest."""
+    deepest_first = sorted(stacks, key=lambda members: -members.depth)
+    return [Run(training, members, images) for members in deepest_first]
 
 
 def train(

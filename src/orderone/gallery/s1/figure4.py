@@ -43,14 +43,14 @@ class Settings:
 
 
 def parts(settings: Settings) -> Parts:
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     for activation in NETWORKS:
         simulated = cache(lambda keep, activation=activation: simulate(activation, keep, settings))
-        found[f"{activation} curves"] = lambda s=simulated: pd.concat(
+        measured[f"{activation} curves"] = lambda s=simulated: pd.concat(
             [laws.curves(s(k)).assign(keep=k) for k in KEEPS]
         )
-        found[f"{activation} laws"] = lambda a=activation, s=simulated: fitted(a, s)
-    return found
+        measured[f"{activation} laws"] = lambda a=activation, s=simulated: fitted(a, s)
+    return measured
 
 
 def simulate(activation: str, keep: float, settings: Settings) -> Batches:
@@ -81,14 +81,14 @@ def _all(records: Records) -> Frame:
 
 def judge(records: Records) -> list[Finding]:
     lines = _all(records)
-    found = []
+    findings = []
     for quantity, words in laws.WORDS.items():
         some = lines[lines.quantity == quantity]
         holds = laws.is_two(some)
-        found.append(
+        findings.append(
             Finding(f"V ∝ m² for {words}: every power is consistent with 2", holds, _powers(some))
         )
-    return [*found, _one_line(lines), _grows(lines), _unseen(lines)]
+    return [*findings, _one_line(lines), _grows(lines), _unseen(lines)]
 
 
 def _powers(lines: Frame) -> str:

@@ -19,11 +19,13 @@ from orderone.gallery.judge import below, opposite
 from orderone.gallery.s1 import collapse
 from orderone.gallery.s1.deep_training import (
     Members,
-    Run,
     Training,
     device,
+    members_of,
+    panels_of,
     read_images,
     seed_of,
+    start,
     train,
 )
 
@@ -90,19 +92,11 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
         "sgd",
         seed_of(panel.letter, settings.seed),
     )
-    members = pd.DataFrame(
-        {
-            "rate": np.tile(settings.rates, settings.seeds),
-            "seed": np.repeat(range(settings.seeds), len(settings.rates)),
-        }
-    )
-    weight_var = theory.critical_weight_var("tanh", BIAS_VAR, panel.keep)
-    # the longest chain starts first
-    depths = sorted({*panel.depths, panel.longer} - {None}, reverse=True)
-    runs = []
-    for depth in depths:
-        stacked = Members(depth, [weight_var] * len(members), members.rate.to_list())
-        runs.append(Run(training, stacked, images))
+    members = members_of("rate", settings.rates, settings.seeds)
+    weight_vars = [theory.critical_weight_var("tanh", BIAS_VAR, panel.keep)] * len(members)
+    depths = {*panel.depths, panel.longer} - {None}
+    stacks = [Members(depth, weight_vars, members.rate.to_list()) for depth in depths]
+    runs = start(training, stacks, images)
     held = images.held[0][: settings.images]
     classes = images.held[1][: settings.images]
     times = Times((len(runs), len(members)), settings.steps)
@@ -113,11 +107,11 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
 
     train(runs, settings.steps, f"panel {panel.letter}", look)
     frames = []
-    for depth, tau, best in zip(depths, times.first, times.best, strict=True):
+    for run, tau, best in zip(runs, times.first, times.best, strict=True):
         frame = members.assign(
             keep=panel.keep,
-            depth=depth,
-            longer=depth == panel.longer,
+            depth=run.members.depth,
+            longer=run.members.depth == panel.longer,
             claimed=panel.claimed,
             tau=tau,
             best=best,
@@ -145,14 +139,6 @@ class Times:
 
 
 # --- the judge ------------------------------------------------------------------------------------
-
-
-def panels_of(records: Records) -> dict[str, pd.DataFrame]:
-    panels: dict[str, pd.DataFrame] = {}
-    for name, frame in sorted(records.items()):
-        if name.startswith("panel") and len(frame):
-            panels[name[-1]] = frame
-    return panels
 
 
 def judge(records: Records) -> list[Finding]:

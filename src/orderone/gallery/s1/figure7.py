@@ -20,11 +20,13 @@ from orderone.gallery.s1 import boundary
 from orderone.gallery.s1.boundary import Estimate, boundaries
 from orderone.gallery.s1.deep_training import (
     Members,
-    Run,
     Training,
     device,
+    members_of,
+    panels_of,
     read_images,
     seed_of,
+    start,
     train,
 )
 
@@ -131,12 +133,7 @@ def curves(settings: Settings) -> pd.DataFrame:
 def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
     """Train all depths concurrently; return their accuracies."""
     images = read_images(panel.data, device(), settings.subset)
-    members = pd.DataFrame(
-        {
-            "weight_var": np.tile(settings.weight_vars, settings.seeds),
-            "seed": np.repeat(range(settings.seeds), len(settings.weight_vars)),
-        }
-    )
+    members = members_of("weight_var", settings.weight_vars, settings.seeds)
     training = Training(
         settings.width,
         settings.batch,
@@ -146,10 +143,11 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
         panel.optimizer,
         seed_of(panel.letter, settings.seed),
     )
-    runs = []
-    for depth in sorted(settings.depths, reverse=True):  # the longest chain starts first
+    stacks = []
+    for depth in settings.depths:
         rates = [panel.rate_at(depth)] * len(members)
-        runs.append(Run(training, Members(depth, members.weight_var.to_list(), rates), images))
+        stacks.append(Members(depth, members.weight_var.to_list(), rates))
+    runs = start(training, stacks, images)
     measured_images = images.train[0][: settings.images]
     classes = images.train[1][: settings.images]
     steps = {round(share * panel.steps) for share in SHARES}
@@ -236,15 +234,6 @@ def scored(frame: pd.DataFrame, lines: pd.DataFrame, step: int | None = None) ->
     edges = boundaries(now.assign(weight_var=now.weight_var.astype(float)))
     curves_of_panel = lines.loc[np.isclose(lines.keep, frame.keep.iloc[0])]
     return Scored(edges.merge(curves_of_panel.drop(columns="keep").astype(float), on="weight_var"))
-
-
-def panels_of(records: Records) -> dict[str, pd.DataFrame]:
-    """Return the records of panels by letter."""
-    panels: dict[str, pd.DataFrame] = {}
-    for name, frame in sorted(records.items()):
-        if name.startswith("panel ") and len(frame):
-            panels[name[-1]] = frame
-    return panels
 
 
 def judge(records: Records) -> list[Finding]:

@@ -64,14 +64,14 @@ class Settings:
 
 
 def parts(settings: Settings) -> Parts:
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     for i, network in enumerate(NETWORKS):
-        found[f"{network.activation} {network.keep:g}"] = lambda n=network, i=i: brief(
+        measured[f"{network.activation} {network.keep:g}"] = lambda n=network, i=i: brief(
             pd.DataFrame(
                 [correlation(n, i, settings), *gradients(n, i, settings)], columns=rates.COLUMNS
             )
         )
-    return found
+    return measured
 
 
 def gradients(network: Network, number: int, settings: Settings) -> list[tuple[object, ...]]:

@@ -20,7 +20,7 @@ import pandas as pd
 
 from orderone.data import Denoising, denoising
 from orderone.gallery.frames import Frame
-from orderone.gallery.s2.strategy_runs import Point, Training, effective, train
+from orderone.gallery.s2.strategy_runs import Point, Training, effective, points_of, train
 from orderone.gallery.subsets import sentence_subset
 from orderone.nn import EncoderDecoder
 from orderone.nn.transformer.language import language_scales
@@ -111,8 +111,8 @@ def run(
         settings.training,
         until=until,
     ).drop(columns="accuracy")
-    points = curves[["strategy", "lr", "wd", "seed"]].itertuples(index=False, name=None)
-    return curves.assign(rate=[rate_of[Point(*point)] for point in points], width=shape.width)
+    rates_of_rows = [rate_of[point] for point in points_of(curves)]
+    return curves.assign(rate=rates_of_rows, width=shape.width)
 
 
 @cache

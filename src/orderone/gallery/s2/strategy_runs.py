@@ -20,6 +20,7 @@ from torch.optim import AdamW, Optimizer
 
 from orderone.data import StackedTask
 from orderone.data.devices import read_device
+from orderone.gallery.frames import Frame
 from orderone.gallery.s2.spikes import spikes
 from orderone.observe.batches import Loss
 from orderone.planning import plan
@@ -232,6 +233,12 @@ def _frame(points: Sequence[Point], losses: np.ndarray, evaluations: Sequence[An
             rows.append((*settings, step, mean, loss[k], scores[k], number))
         last = step
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def points_of(curves: Frame) -> list[Point]:
+    """Return the point of every row of the frame that `train` returns."""
+    columns = curves[["strategy", "lr", "wd", "seed"]]
+    return [Point(*row) for row in columns.itertuples(index=False, name=None)]
 
 
 def accuracy(output: Tensor, target: Tensor) -> Tensor:

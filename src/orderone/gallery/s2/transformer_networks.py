@@ -1,11 +1,12 @@
-"""Kernels and tangent kernels of real Transformers at initialization, over widths, seeds, heads and
-depths.
+"""Kernels and tangent kernels of Transformers at initialization, over widths, seeds, heads and
+depths, for S2 ("Effective Theory of Transformers at Initialization").
 
     G_tt' = mean_i z_i(t) z_i(t'),     Theta_tt' = sum_G lambda_G  dz_0(t)/dtheta . dz_0(t')/dtheta
                                        over groups G
 
 Two tokens with x.x / n_in = 1 and x.x' / n_in = 1/2, encoders of attention and MLP, GELU, all
-constants of order one 1 (C_PE 1/4), rates of SGD. Networks have sqrt(n) heads of sqrt(n) channels.
+constants of order one equal to 1 (C_PE 1/4), learning rates of SGD. Networks have sqrt(n) heads of
+sqrt(n) channels.
 """
 
 from collections.abc import Iterable, Iterator
@@ -77,11 +78,11 @@ def streams(model: VisionTransformer) -> tuple[list[Tensor], Tensor]:
     """Return the residual stream after the stem and after each block, and the outputs of both
     tokens."""
     z = model.patchify(tokens()) + model.positions(2)
-    found = [z]
+    residual_streams = [z]
     for block in model.layers:
         z = z + block.attention(block.attention_norm(z))  # type: ignore[operator]
-        found += [z, z := z + block.mlp(block.mlp_norm(z))]  # type: ignore[operator]
-    return found, model.head(model.norm(z))
+        residual_streams += [z, z := z + block.mlp(block.mlp_norm(z))]  # type: ignore[operator]
+    return residual_streams, model.head(model.norm(z))
 
 
 def group_of(name: str) -> str:
@@ -108,13 +109,13 @@ def tangent(model: VisionTransformer, output: Tensor) -> dict[str, np.ndarray]:
         torch.autograd.grad(output[0, t, 0], list(named.values()), retain_graph=True)
         for t in range(2)
     ]
-    found: dict[str, np.ndarray] = {}
+    kernels: dict[str, np.ndarray] = {}
     for name, first, second in zip(named, *rows, strict=True):
         group = group_of(name)
         pair = torch.stack((first.flatten(), second.flatten()))
         rate = factors["QKVU" if group in "QKVU" else group]
-        found[group] = found.get(group, 0) + rate * (pair @ pair.T).double().numpy()
-    return found
+        kernels[group] = kernels.get(group, 0) + rate * (pair @ pair.T).double().numpy()
+    return kernels
 
 
 def measured(n: int, encoders: int, seed: int) -> dict[tuple[str, str, str], float]:
@@ -214,10 +215,10 @@ def depths_of(settings: Settings) -> Iterator[tuple[object, ...]]:
         for what, key in keys.items():
             values = np.array([each[key] for each in drawn])
             if len(values):
-                told = (values.mean(), values.std(ddof=1) / len(values) ** 0.5)
+                mean_and_error = (values.mean(), values.std(ddof=1) / len(values) ** 0.5)
             else:
-                told = (np.nan, np.nan)
-            yield encoders, what, predicted(encoders)[key], *told
+                mean_and_error = (np.nan, np.nan)
+            yield encoders, what, predicted(encoders)[key], *mean_and_error
 
 
 def norm_of(settings: Settings) -> pd.DataFrame:
@@ -226,6 +227,6 @@ def norm_of(settings: Settings) -> pd.DataFrame:
     eps = 0.5
     n = 4096
     z = G**0.5 * torch.randn(settings.seeds, n, generator=torch.Generator().manual_seed(0))
-    found = torch.nn.functional.layer_norm(z, (n,), eps=eps).square().mean(1).double().numpy()
-    row = {"measured": found.mean(), "error": found.std(ddof=1) / len(found) ** 0.5}
+    squares = torch.nn.functional.layer_norm(z, (n,), eps=eps).square().mean(1).double().numpy()
+    row = {"measured": squares.mean(), "error": squares.std(ddof=1) / len(squares) ** 0.5}
     return pd.DataFrame([row | {"inside": G / (G + eps), "outside": G / (G**0.5 + eps) ** 2}])

@@ -26,6 +26,7 @@ from orderone.gallery.s2.strategy_runs import (
     Training,
     accuracy,
     effective,
+    points_of,
     train,
 )
 from orderone.gallery.subsets import image_subset
@@ -126,8 +127,7 @@ def _tried(settings: Settings, places: dict[str, list[Place]]) -> pd.DataFrame:
         for place in chosen:
             place_of[settings.point(name, place, 0)] = place
     curves: Frame = run(settings, list(place_of))
-    points = curves[["strategy", "lr", "wd", "seed"]].itertuples(index=False, name=None)
-    i, j = zip(*(place_of[Point(*point)] for point in points), strict=True)
+    i, j = zip(*(place_of[point] for point in points_of(curves)), strict=True)
     return curves.assign(i=i, j=j)
 
 
