@@ -181,7 +181,7 @@ def test_a_tied_readout_is_predicted_in_its_gauge():
             {"loss": lambda output, target: output},
             "loss: expected a function that returns a scalar",
         ),
-        ({"batches": NUMBERS[0]}, "loss: the model gives none"),
+        ({"batches": NUMBERS[0]}, "loss: the model returns none"),
         ({"nonsense": 3}, "nonsense"),
     ],
 )
