@@ -242,7 +242,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(command):
     status, shown, told = command(*call)
     assert status == 130, told
     assert "6 trials: 1 done" in shown
-    assert "the same command goes on from here" in told
+    assert "run the same command again" in told
     _, shown, _ = command(*call)
     assert "6 trials: 6 done; 5 of them now" in shown
 
@@ -275,7 +275,7 @@ def test_a_process_of_its_own_can_be_interrupted(command, tmp_path, start):
     shown, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
     assert "done" in shown
-    assert "the same command goes on from here" in told
+    assert "run the same command again" in told
     _, shown, _ = command(*call)
     assert "6 trials: 6 done" in shown
     assert "6 of them now" not in shown
@@ -337,7 +337,7 @@ def test_a_process_of_its_own_can_be_interrupted(command, tmp_path, start):
         (("--builder", "mine:build"), "data: --builder needs --data"),
         (("--builder", "mine:nothing", "--data", "mine:data"), "builder: mine has no nothing"),
         (("--html", "no/such/folder.html"), "html: cannot write"),
-        (("--store", "no/such/runs.db"), "does not exist; make it first"),
+        (("--store", "no/such/runs.db"), "the folder no/such does not exist"),
         (("--executor", "cloud"), "unknown executor"),
         (("--device", "tpu"), "device"),
     ],
@@ -363,6 +363,6 @@ def test_the_demo_ends_with_a_transfer_study(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(demo, "TEXT", (2, 8))
     demo._transfer(show.console())
     shown = capsys.readouterr().out
-    assert "mup has not enough data" in shown
+    assert "mup: inconclusive (needs" in shown
     assert f"Open {demo.TUNED} in a browser" in shown
     assert (tmp_path / demo.TUNED).stat().st_size > 1e6

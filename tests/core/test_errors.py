@@ -22,7 +22,7 @@ def literal_codes() -> dict[str, set[str]]:
             if not isinstance(node, ast.Call) or len(node.args) < 2:
                 continue
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            is_message = name == "with_code" or name.endswith("Error")
+            is_message = name in ("with_code", "NotStackable") or name.endswith("Error")
             code = node.args[1]
             if is_message and isinstance(code, ast.Constant) and isinstance(code.value, str):
                 codes.setdefault(code.value, set()).add(str(path))
