@@ -130,16 +130,9 @@ def target(
         )
     x, at, source, why = _choice(inside, drift, axis, size)
     _check_evidence(optima, drift, x, axis, size, tolerance)
-    k = float(np.log2(size) - at)
-    slope = drift.slope if np.isfinite(drift.slope) else 0.0
-    moved = 0.0 if source == EXTRAPOLATED else slope * k
-    ends = [x + moved, x + moved]
-    variance = 0.0
-    if k:  # at k = 0 an unknown drift (inf) costs nothing
-        ends = [x + moved + k * (drift.low - slope), x + moved + k * (drift.high - slope)]
-        variance = (drift.error * k) ** 2
+    doublings = float(np.log2(size) - at)
+    ends, squared = _forecast(x, doublings, drift, source)
     largest = max(inside, key=lambda optimum: optimum.size)
-    regret = float(max(largest.bend, 0.0) * (moved**2 + variance))
     return Target(
         rule=drift.rule,
         optimizer=optimizer,
@@ -151,11 +144,21 @@ def target(
         high=float(np.exp2(max(ends))),
         source=source,
         why=why,
-        regret=regret,
+        regret=float(max(largest.bend, 0.0) * squared),
         verdict=drift.verdict,
         options=dict(options),
         held=dict(held),
     )
+
+
+def _forecast(x: float, k: float, drift: Drift, source: str) -> tuple[list[float], float]:
+    """Return the two ends of the interval of x* after k doublings, and the mean of (x* - x)^2."""
+    slope = drift.slope if np.isfinite(drift.slope) else 0.0
+    moved = 0.0 if source == EXTRAPOLATED else slope * k
+    if not k:  # an unknown drift (inf) costs nothing here
+        return [x + moved, x + moved], moved**2
+    ends = [x + moved + k * (drift.low - slope), x + moved + k * (drift.high - slope)]
+    return ends, moved**2 + (drift.error * k) ** 2
 
 
 def _choice(
