@@ -1,5 +1,5 @@
-"""Processes that tests start can be interrupted, even if the tests run in the background, and none
-outlives its test."""
+"""Processes that tests start can be interrupted, also if the tests run in the background, and end
+with their test."""
 
 import signal
 import subprocess
@@ -18,7 +18,7 @@ def background():
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_child_hears_ctrl_c_in_the_background(background, start):
+def test_a_child_receives_ctrl_c_in_the_background(background, start):
     process = start([sys.executable, "-c", SLEEP])
     assert process.stdout.readline().strip() == "awake"
     process.send_signal(signal.SIGINT)
@@ -29,8 +29,10 @@ def test_a_child_hears_ctrl_c_in_the_background(background, start):
 
 @pytest.fixture
 def left_over():
-    """Processes that must have ended when `start` has cleared up, which is before this fixture
-    does."""
+    """List of processes that must have ended after the teardown of `start`.
+
+    Its teardown runs before that of this fixture.
+    """
     processes: list[subprocess.Popen[str]] = []
     yield processes
     assert all(process.poll() is not None for process in processes)

@@ -12,7 +12,7 @@ from orderone.core.codes import EXPLANATIONS, SECTIONS, code_of, with_code, with
 from orderone.core.errors import InputError, function, instance, one_of
 
 # functions and classes beside those called ...Error
-MESSAGES = {"with_code", "AmbiguousRole", "BrokenRatios"}
+MESSAGES = {"with_code", "AmbiguousRole", "BrokenRatios", "NotStackable"}
 SOURCES = sorted(Path(orderone.__file__).parent.rglob("*.py"))
 
 

@@ -29,8 +29,10 @@ def sweep(
     axis: str = "width",
     rng: np.random.Generator | None = None,
 ) -> pd.DataFrame:
-    """`noise` is of every training; every seed of a size also lies a little higher or lower as a
-    whole."""
+    """Return a frame of losses.
+
+    `noise` is added to every training; every seed of a size also has a common random offset.
+    """
     rng = rng or np.random.default_rng(0)
     x = np.arange(-14.0, -2.0) if rates is None else rates
     rows = []

@@ -18,8 +18,7 @@ LAYERS = 2
 
 @dataclass(frozen=True)
 class Family:
-    """The names of the classes in `transformers`, and what the configuration needs beside the usual
-    sizes."""
+    """Names of the classes in `transformers`, and extra settings of the configuration."""
 
     config: str
     model: str

@@ -88,7 +88,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def padded(generator: Generator, padding: str) -> dict[str, torch.Tensor]:
-    """Rows of several lengths; "sometimes" leaves about half of the batches whole."""
+    """Return rows of several lengths; with "sometimes", half of the batches have no padding."""
     ids = torch.randint(3, VOCAB, (3, LENGTH), generator=generator)
     lengths = torch.randint(3, LENGTH, (3, 1), generator=generator)
     if padding == "never" or (padding == "sometimes" and torch.rand((), generator=generator) < 0.5):

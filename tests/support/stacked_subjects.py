@@ -1,4 +1,4 @@
-"""Small models of every kind that people stack, with batches for them."""
+"""Small models of many kinds, with batches for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

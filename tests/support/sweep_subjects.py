@@ -1,4 +1,4 @@
-"""Small things to train in a moment, importable by other processes."""
+"""Small models and data that train fast and can be imported by other processes."""
 
 import os
 import signal
@@ -24,12 +24,12 @@ def batch(step: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def changed(call: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Keywords of a call with some of them changed."""
+    """Return the keywords of a call with some of them changed."""
     return {**call, **changes}
 
 
 class Held:
-    """A task with held-out data."""
+    """Task with held-out data."""
 
     name = "signs"
     loss = None
@@ -42,7 +42,7 @@ class Held:
 
 
 def raises_at_16(width: int) -> nn.Module:
-    """Fine to build and to plan, and wrong to train."""
+    """Return a model that can be built and planned, but raises in training."""
     model = mlp(width)
     if width == 16:
         model.register_forward_hook(_raise)
@@ -55,7 +55,7 @@ def _raise(module: nn.Module, inputs: object, output: Tensor) -> None:
 
 
 class Killer(nn.Module):
-    """Ends the process that trains it, as a machine that is out of memory would."""
+    """Model that kills the process that trains it, as when memory runs out."""
 
     def __init__(self, width: int, deadly: bool):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models, data, and what runs in processes of its own (spawn imports this file)."""
+"""Models, data and jobs for several processes (spawn imports this file)."""
 
 import os
 import traceback
@@ -88,8 +88,7 @@ class StoppedError(Exception):
 
 
 class Breaks:
-    """A sink that ends the training when it is told of a step; what was told to the others is
-    kept."""
+    """Sink that ends the training at a step by raising an error."""
 
     def __init__(self, at: int):
         self.at = at
@@ -104,7 +103,7 @@ class Breaks:
 
 
 def broken(strategy: str | None, path: Path, at: int = 8) -> None:
-    """Ends after a report that comes after a checkpoint."""
+    """Train until an error after the first checkpoint."""
     settings = COMMON | {"sinks": Breaks(at), "checkpoint": path, "checkpoint_seconds": 0}
     try:
         train(planned(), Toy(), STEPS, strategy=strategy, device="cpu", **settings)
@@ -113,13 +112,11 @@ def broken(strategy: str | None, path: Path, at: int = 8) -> None:
 
 
 def stopped(strategy: str, path: Path) -> None:
-    """Every process stops where the others do: without a sink, at a step that nobody reaches."""
+    """Train until one process is asked to stop; all processes must stop at the same step."""
     import orderone.training.interrupts as interrupts
 
     try:
-        interrupts.pending = lambda: (
-            dist.get_rank() == 1
-        )  # one process is asked to stop, and all do
+        interrupts.pending = lambda: dist.get_rank() == 1  # only one process is asked to stop
         one(strategy, path)
     except KeyboardInterrupt:
         return
@@ -127,7 +124,7 @@ def stopped(strategy: str, path: Path) -> None:
         interrupts.pending = lambda: False
 
 
-def _taken_up(strategy: str, folder: str) -> list[float]:
+def _resumed(strategy: str, folder: str) -> list[float]:
     stopped(strategy, Path(folder) / f"{strategy}.safetensors")
     return one(strategy, Path(folder) / f"{strategy}.safetensors").losses.tolist()
 
@@ -135,8 +132,8 @@ def _taken_up(strategy: str, folder: str) -> list[float]:
 JOBS: dict[str, Callable[[str], Any]] = {
     "ddp": lambda folder: _both(one("ddp")),
     "fsdp": lambda folder: _both(one("fsdp")),
-    "ddp, taken up": lambda folder: _taken_up("ddp", folder),
-    "fsdp, taken up": lambda folder: _taken_up("fsdp", folder),
+    "ddp, resumed": lambda folder: _resumed("ddp", folder),
+    "fsdp, resumed": lambda folder: _resumed("fsdp", folder),
     "fsdp, for one": lambda folder: stopped("fsdp", Path(folder) / "for_one.safetensors"),
     "odd rows": lambda folder: train(
         planned(), lambda step, seed: Toy().batch(step, seed)[0][:7], 2, device="cpu"
@@ -149,19 +146,19 @@ def _both(made: Trained) -> tuple[list[float], list[tuple[int, float]]]:
 
 
 def process(rank: int, folder: str) -> None:
-    """All jobs; a job that fails is told by its error."""
+    """Run all jobs and save their results; the result of a job that fails is its traceback."""
     torch.set_num_threads(1)
     os.environ["RANK"] = str(rank)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=PROCESSES
     )
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, job in JOBS.items():
         try:
-            found[name] = job(folder)
+            results[name] = job(folder)
         except Exception:
-            found[name] = traceback.format_exc()
+            results[name] = traceback.format_exc()
     if rank == 0:
-        torch.save(found, f"{folder}/results.pt")
+        torch.save(results, f"{folder}/results.pt")
     dist.barrier()
     dist.destroy_process_group()

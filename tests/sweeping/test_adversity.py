@@ -1,14 +1,15 @@
-"""Sweeps of models that do not work: trials say what is wrong, and the others go on."""
+"""Sweeps of models that fail: trials report their errors, and the others continue."""
 
 import pytest
 import torch
 from torch import nn
 
 import orderone as o1
+from orderone.core.codes import code_of, without_code
 
 
 class NotANumber(nn.Module):
-    """A factor that is no number, from a division by zero in a constructor, say."""
+    """Model with NaN outputs, for example from a division by zero in its constructor."""
 
     def __init__(self, width):
         super().__init__()
@@ -35,11 +36,11 @@ def run(build, space=None, **options):
     )
 
 
-def test_a_model_that_gives_no_numbers_diverges_at_every_width():
+def test_a_model_with_nan_outputs_diverges_at_every_width():
     assert set(run(NotANumber, widths=[8, 16]).frame["status"]) == {"diverged"}
 
 
-def test_a_plan_for_a_model_that_gives_no_numbers_is_a_plan():
+def test_a_model_with_nan_outputs_can_be_planned():
     x = torch.randn(4, 6)
     assert [row.role for row in o1.plan(NotANumber(16), base=NotANumber(8), inputs=x).rows] == [
         "embedding",
@@ -49,14 +50,14 @@ def test_a_plan_for_a_model_that_gives_no_numbers_is_a_plan():
     ]
 
 
-def test_what_cannot_be_built_was_not_trained():
+def test_a_width_that_cannot_be_built_is_failed():
     found = run(mlp, widths=[8, 16])
     assert list(found.frame["status"]) == ["done", "done", "failed", "failed"]
     assert len(found.notes) == 2
-    assert all(
-        note.endswith("RuntimeError: no such width") and note.startswith("width 16")
-        for note in found.notes
-    )
+    for note in found.notes:
+        assert code_of(note) == "trial-failed"
+        assert without_code(note).endswith("RuntimeError: no such width")
+        assert "width 16" in note
 
 
 def test_a_seed_that_torch_cannot_take_is_named():

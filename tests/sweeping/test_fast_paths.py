@@ -1,5 +1,5 @@
-"""The batched forms give what a loop over members gives, forward and backward, and step aside where
-they do not apply."""
+"""The batched forms equal a loop over members, forward and backward, and are not used where they
+do not apply."""
 
 import pytest
 import torch
@@ -151,7 +151,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_paths_are_a_loop(case):
+def test_a_path_equals_a_loop_over_members(case):
     function, axes, given = case
     found, wanted = (_results(function, axes, given, run) for run in (_mapped, _looped))
     for one, other in zip(found, wanted, strict=True):
@@ -159,7 +159,7 @@ def test_paths_are_a_loop(case):
 
 
 @pytest.mark.parametrize("wrong", [-1, 5])
-def test_an_id_that_is_in_no_table_finds_no_row_of_another_member(wrong):
+def test_an_id_outside_the_table_raises(wrong):
     ids = classes(K, 2).index_put((torch.tensor(0), torch.tensor(1)), torch.tensor(wrong))
     with pytest.raises(IndexError):
         _mapped(lambda w, i: F.embedding(i, w), (0, 0), (normal(K, 5, 4), ids))
@@ -197,8 +197,8 @@ def _results(function, axes, given, run):
 @pytest.mark.parametrize(
     "name", ["linear", "attention", "embedding, own ids", "cross entropy", "matmul", "addmm"]
 )
-def test_the_paths_are_taken(name, monkeypatch):
-    """What would be slow is not left to vmap."""
+def test_the_fast_paths_are_used(name, monkeypatch):
+    """Operations with a slow vmap rule are replaced."""
     function, axes, given = CASES[name]
     taken = []
     for key, path in vmap_overrides.PATHS.items():
@@ -212,7 +212,7 @@ def test_the_paths_are_taken(name, monkeypatch):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_on_a_gpu_the_mean_of_each_member_is_taken_at_once(smoothing):
+def test_on_a_gpu_the_losses_of_all_members_are_one_call(smoothing):
     options = {"ignore_index": -100, "label_smoothing": smoothing}
     logits = normal(K, 6, 5)
     wanted = torch.stack(
@@ -221,7 +221,7 @@ def test_on_a_gpu_the_mean_of_each_member_is_taken_at_once(smoothing):
     assert torch.allclose(vmap_overrides.mean_of_each(logits, IGNORED, options), wanted, rtol=1e-12)
 
 
-def test_the_gradient_of_a_weight_is_in_its_own_order():
+def test_the_gradient_of_a_weight_has_its_memory_order():
     weight = normal(K, 3, 4).requires_grad_()
 
     def mapped(x, w):
@@ -232,7 +232,7 @@ def test_the_gradient_of_a_weight_is_in_its_own_order():
     assert gradient.is_contiguous()
 
 
-def test_autocast_rounds_as_for_one_network():
+def test_autocast_rounds_as_in_a_single_network():
     x, w = normal(K, 5, 4).float(), normal(K, 3, 4).float()
 
     def mapped(x, w):

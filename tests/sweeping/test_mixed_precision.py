@@ -33,7 +33,7 @@ def attention_to_itself(x: Tensor) -> Tensor:
 
 
 def multi_head_attention(x: Tensor) -> Tensor:
-    """The attention of nn.MultiheadAttention, with the same weights for everybody."""
+    """Return the attention of nn.MultiheadAttention, with the same weights for all members."""
     weights = torch.linspace(-1, 1, 24 * 8, device=x.device).view(24, 8)
     tokens = x[:, None]
     result, _ = F.multi_head_attention_forward(
@@ -42,8 +42,8 @@ def multi_head_attention(x: Tensor) -> Tensor:
     return result
 
 
-# Functions of a (4, 8) matrix. They cover what autocast casts down, what it casts up, what it
-# leaves alone, and what torch builds from such operations.
+# Functions of a (4, 8) matrix. They cover operations that autocast casts down, casts up or does not
+# cast, and functions of torch that consist of such operations.
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "conv1d": lambda x: F.conv1d(x[None], x[:, :4, None].expand(4, 4, 2)),
     "conv2d": lambda x: F.conv2d(x[None, None], x[None, None, :2, :2]),
@@ -160,8 +160,8 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", MIXED)
 def test_inputs_of_two_precisions(name, device):
-    """Results are those of one member; gradients, which kernels round in their own ways, are as
-    near to the truth."""
+    """Results equal those of one member; gradients, which kernels round differently, are as
+    accurate."""
     function = MIXED[name]
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(MEMBERS, 4, 8, generator=generator).to(device, torch.bfloat16)
@@ -226,7 +226,7 @@ def test_autocast_that_the_model_switches_off_stays_off():
         assert torch.vmap(one_member)(torch.randn(MEMBERS, 4, 8)).dtype == torch.float32
 
 
-def test_random_operations_are_not_run_a_second_time_to_learn_their_precision():
+def test_random_operations_are_not_repeated_to_measure_their_precision():
     def one_member(own: Tensor) -> Tensor:
         with FastPaths(MEMBERS):
             return F.dropout(own, 0.5) + torch.rand_like(own)
@@ -243,8 +243,7 @@ def test_random_operations_are_not_run_a_second_time_to_learn_their_precision():
 
 
 def losses(family: str, device: str, *, stacked: bool, **options) -> np.ndarray:
-    """Return the losses of four members, after checking that they were trained in the way that was
-    asked for."""
+    """Return the losses of four members, after checking whether they were stacked as requested."""
 
     def build(width: int) -> nn.Module:
         return hf_families.build(family, width, **options)
@@ -271,11 +270,11 @@ def distance(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.abs(one / other - 1).max())
 
 
-@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # said by mkldnn.flags
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # a warning of mkldnn.flags
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", hf_families.FAMILIES)
 def test_families_of_hugging_face_stack_in_bfloat16(family, device):
-    """No farther from stand-alone runs than two of these are apart that use different kernels."""
+    """Differ from stand-alone runs no more than two stand-alone runs with different kernels."""
     alone = losses(family, device, stacked=False)
     other_attention = losses(family, device, stacked=False, attn_implementation="eager")
     with torch.backends.mkldnn.flags(enabled=False):

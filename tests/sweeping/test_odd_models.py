@@ -1,5 +1,5 @@
-"""Models that use their weights in uncommon ways: the same losses in a stack as alone, or a reason
-why not."""
+"""Models that use their weights in uncommon ways: stacked losses equal stand-alone ones, or there
+is a reason."""
 
 import copy
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from orderone.core.codes import code_of
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
@@ -17,7 +18,7 @@ from orderone.training.source import Source
 
 
 class Own(nn.Module):
-    """A matrix of its own, 8 x 6, used by `use(x, w)`, then a head."""
+    """Model with an 8 x 6 matrix, used by `use(x, w)`, then a head."""
 
     def __init__(self, use):
         super().__init__()
@@ -60,7 +61,7 @@ class Encoder(nn.Module):
 
 
 class Averaging(nn.Module):
-    """A buffer that is replaced, not changed in place."""
+    """Model with a buffer that is replaced, not changed in place."""
 
     def __init__(self):
         super().__init__()
@@ -147,11 +148,11 @@ def _alone(model, optimizer, data):
     return torch.stack(losses)
 
 
-# --- state that is not in parameters and buffers --------------------------------------------------
+# --- state outside parameters and buffers ---------------------------------------------------------
 
 
 class Holding(nn.Module):
-    """Something random that is a plain attribute."""
+    """Model with something random as a plain attribute."""
 
     def __init__(self, thing):
         super().__init__()
@@ -176,20 +177,22 @@ class Something:
         lambda k: (torch.relu, torch.tanh)[k],
     ],
 )
-def test_members_that_hold_different_things_are_not_one_program(thing):
+def test_members_with_different_attributes_cannot_be_stacked(thing):
     models = [Holding(thing(k)) for k in range(2)]
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in models]
-    with pytest.raises(NotStackable, match="thing: expected the same in all members"):
+    with pytest.raises(NotStackable) as caught:
         Stack(models, optimizers)
+    assert caught.value.code == "members-differ"
+    assert str(caught.value).startswith("thing: ")
     same = [Holding(thing(1)) for _ in range(2)]
     assert len(Stack(same, [torch.optim.SGD(m.parameters(), lr=0.1) for m in same])) == 2
 
 
-# --- what falls back, and says so -----------------------------------------------------------------
+# --- models that are trained one after another ----------------------------------------------------
 
 
 class Rounding(nn.Module):
-    """Reads a number off a tensor, which is another one for every member."""
+    """Model that reads a number from a tensor, which differs between members."""
 
     def __init__(self, width):
         super().__init__()
@@ -201,7 +204,7 @@ class Rounding(nn.Module):
 
 
 class Listing(nn.Module):
-    """Weights in a list, beside the registry."""
+    """Model with weights in a plain list."""
 
     def __init__(self, width):
         super().__init__()
@@ -213,13 +216,10 @@ class Listing(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("build", "reason"),
-    [
-        (Rounding, "cannot be run for many members at once"),
-        (Listing, "weights holds a parameter beside the module's own"),
-    ],
+    ("build", "code"),
+    [(Rounding, "not-vectorizable"), (Listing, "unregistered-parameter")],
 )
-def test_what_cannot_be_stacked_is_named_and_trained_alone(build, reason):
+def test_models_that_cannot_be_stacked_are_trained_one_after_another(build, code):
     held_out = [batch(99, 9)]
     job = Job(
         build,
@@ -232,16 +232,17 @@ def test_what_cannot_be_stacked_is_named_and_trained_alone(build, reason):
         job.trial({"width": 8, "optimizer": "adamw", "rule": "mup", "lr": 1e-2, "seed": s})
         for s in range(2)
     ]
-    with pytest.raises(NotStackable, match=reason):
+    with pytest.raises(NotStackable) as caught:
         list(Engine(job, stacked=True).run(trials))
+    assert caught.value.code == code
     found, wanted = (
         sorted(o, key=lambda o: o.key) for o in (Engine(job).run(trials), run_alone(job, trials))
     )
     assert all(np.array_equal(o.losses, p.losses) for o, p in zip(found, wanted, strict=True))
-    assert all(reason in o.facts["not stacked"] for o in found)
+    assert all(code_of(str(o.facts["not stacked"])) == code for o in found)
 
 
-def test_a_sweep_says_what_it_did_not_stack():
+def test_a_note_explains_why_trials_were_not_stacked():
     import orderone as o1
 
     found = o1.sweep(
@@ -253,4 +254,6 @@ def test_a_sweep_says_what_it_did_not_stack():
         precision="float64",
         progress=False,
     )
-    assert any(note.startswith("trained one after another: ") for note in found.notes)
+    [note] = found.notes
+    assert code_of(note) == "not-vectorizable"
+    assert "one after another" in note

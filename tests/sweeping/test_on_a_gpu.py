@@ -1,4 +1,4 @@
-"""On a GPU: captured steps, one compiled update and `train` give what they give elsewhere."""
+"""On a GPU: captured steps, compiled updates and `train` give the results of the CPU."""
 
 import signal
 
@@ -27,14 +27,14 @@ TEXT = bytes(range(97, 123)) * 400
     "options",
     [{}, transformer(schedule="cosine", warmup=3, clip=0.5, accumulate=2, evaluate_every=4)],
 )
-def test_stacks_give_the_outcomes_of_one_after_another(options, graphs):
+def test_stacks_give_the_outcomes_of_stand_alone_runs(options, graphs):
     j = job(precision="float64", device="cuda", graphs=graphs, **options)
     chosen = trials(j, rules=("mup", "standard"))
     same(list(run_stacked(j, chosen)), list(run_alone(j, chosen)))
 
 
 class Odd(nn.Module):
-    """Recurrent, run again in the backward pass, and deciding by values, which no graph can."""
+    """Recurrent model with recomputation and decisions on values, which a graph cannot capture."""
 
     def __init__(self, width: int, decides: bool):
         super().__init__()
@@ -61,8 +61,8 @@ def test_odd_models_in_stacks(decides, graphs):
 
 
 class Constant(nn.Module):
-    """Brings constants from the CPU in every pass, as the caches of sliding windows in Hugging Face
-    models do."""
+    """Model that copies constants from the CPU in every pass, like the sliding-window caches of
+    Hugging Face models."""
 
     def __init__(self, width: int, asks_the_cpu: bool):
         super().__init__()
@@ -77,12 +77,12 @@ class Constant(nn.Module):
             + torch.as_tensor([1, 2], device=x.device)
         )
         if self.asks_the_cpu:
-            x = x.cpu().to(x.device)  # no graph can hold this
+            x = x.cpu().to(x.device)  # a graph cannot capture this
         return self.head(torch.tanh(self.inner(x))) * shift.sum()
 
 
 @pytest.mark.parametrize("asks_the_cpu", [False, True])
-def test_constants_are_captured_and_what_cannot_be_captured_stays_a_stack(asks_the_cpu):
+def test_constants_are_captured_and_other_copies_are_stacked_without_a_graph(asks_the_cpu):
     j = job(
         build=lambda width: Constant(width, asks_the_cpu),
         precision="float64",
@@ -111,14 +111,14 @@ def test_padded_batches_in_stacks(name, graphs):
     same(list(run_stacked(j, trials(j))), list(run_alone(j, trials(j))))
 
 
-def test_a_gpu_gives_what_the_cpu_gives():
+def test_a_gpu_gives_the_losses_of_the_cpu():
     here, there = (
         job(precision="float64", device=device, **transformer()) for device in ("cpu", "cuda")
     )
     same(list(run_stacked(there, trials(there))), list(run_stacked(here, trials(here))))
 
 
-def test_a_sweep_on_a_gpu_ends_with_the_losses_of_the_cpu():
+def test_a_sweep_on_a_gpu_has_the_final_losses_of_the_cpu():
     space = {"lr": o1.log_grid(1e-4, 1e-1, 4), "seed": range(2)}
     task = language(TEXT, length=16, batch=8)
 
@@ -142,7 +142,7 @@ def test_a_sweep_on_a_gpu_ends_with_the_losses_of_the_cpu():
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_training_goes_down_and_goes_on(tmp_path, precision):
+def test_the_loss_falls_and_a_training_is_resumed(tmp_path, precision):
     stop_at = []
 
     def batch(step, seed):
@@ -167,7 +167,7 @@ def test_training_goes_down_and_goes_on(tmp_path, precision):
     assert np.allclose(whole.losses, rest.losses, rtol=1e-4 if precision == "float32" else 2e-2)
 
 
-def test_captured_dropout_draws_for_each_member_and_step_by_itself():
+def test_captured_dropout_differs_between_members_and_steps():
     models = [nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2)) for _ in "abc"]
     for model in models[1:]:
         model.load_state_dict(models[0].state_dict())
@@ -183,7 +183,7 @@ def test_captured_dropout_draws_for_each_member_and_step_by_itself():
     assert len(losses.unique()) == 12  # weights and inputs are the same: only masks differ
 
 
-def test_deep_networks_side_by_side_are_those_one_after_another():
+def test_deep_networks_on_parallel_streams_equal_sequential_ones():
     images = deep_training.read_images("digits", "cuda")
     training = deep_training.Training(width=32, batch=16, bias_var=0.05, keep=0.9, orthogonal=True)
 

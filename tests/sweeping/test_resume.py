@@ -1,5 +1,4 @@
-"""`kill -9` at any moment, then the same command: nothing that was finished is lost or run
-twice."""
+"""`kill -9` at any moment, then the same command: no finished trial is lost or run twice."""
 
 import os
 import random
@@ -41,7 +40,7 @@ if __name__ == "__main__":
 
 
 class Command:
-    """The script, its store, and a log of every batch that was ever asked for."""
+    """The script, its store, and a log of every batch that was requested."""
 
     def __init__(self, folder: Path, stacked: bool):
         self.store, self.log = folder / "runs.db", folder / "log"
@@ -69,7 +68,7 @@ class Command:
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return Counter(
             line for line in lines if not line.startswith("0 ")
-        )  # plans look at a batch of seed 0
+        )  # plans use a batch of seed 0
 
 
 def kill(process: "subprocess.Popen[str]") -> None:
@@ -81,7 +80,7 @@ def kill(process: "subprocess.Popen[str]") -> None:
 
 @pytest.fixture
 def finished(monkeypatch, capsys):
-    """Run to the end, in this process; how many trials this took."""
+    """Return a function that runs the script to its end in this process, and counts trials."""
 
     def run(command: Command) -> int:
         monkeypatch.setattr(sys, "argv", command.words[1:])
@@ -107,9 +106,7 @@ def test_killed_in_the_middle_and_started_again(tmp_path, finished, stacked):
     assert finished(command) == SEEDS - done
     found = Sweep.load(command.store)
     assert len(found.frame) == SEEDS
-    assert (
-        max(command.batches().values()) <= 2
-    )  # a step that was not yet in the checkpoint, once more
+    assert max(command.batches().values()) <= 2  # a step after the last checkpoint runs once more
     assert sum(command.batches().values()) <= SEEDS * STEPS + 12
     expected = sweep(
         mlp,
@@ -141,7 +138,7 @@ def test_killed_at_random_moments(tmp_path, finished, stacked):
 
 
 @pytest.mark.slow
-def test_sigterm_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, finished):
+def test_sigterm_leaves_a_checkpoint_and_explains_how_to_continue(tmp_path, finished):
     command = Command(tmp_path, stacked=False)
     process = subprocess.Popen(
         command.words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -150,9 +147,9 @@ def test_sigterm_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, finished):
         assert process.poll() is None
         time.sleep(0.01)
     process.terminate()
-    _, told = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert "the same call goes on from here" in told
+    assert "run the same call again" in errors
     done = command.done()
     assert finished(command) == SEEDS - done
     assert max(command.batches().values()) == 1  # not a single step was repeated

@@ -1,4 +1,4 @@
-"""`run_stacked` gives the outcomes of `run_alone`, whatever happens on the way."""
+"""`run_stacked` gives the outcomes of `run_alone`, also with divergence, pruning and resuming."""
 
 import numpy as np
 import pytest
@@ -79,14 +79,14 @@ def same(one, other):
         {"together": 3},
     ],
 )
-def test_outcomes_are_those_of_one_after_another(options):
+def test_outcomes_are_those_of_stand_alone_runs(options):
     j = job(precision="float64", **options)
     chosen = trials(j, rules=("mup", "standard"))
     same(list(run_stacked(j, chosen)), list(run_alone(j, chosen)))
 
 
-def test_rules_with_other_multipliers_get_programs_of_their_own():
-    def tied(width):  # and no gain before the readout that could take its factor
+def test_rules_with_other_multipliers_get_separate_programs():
+    def tied(width):  # without a gain before the readout that could absorb its factor
         return GPT(vocab=VOCAB, length=LENGTH, width=width, heads=2, depth=1)
 
     j = job(precision="float64", steps=4, **transformer() | {"build": tied})
@@ -100,7 +100,7 @@ def test_rules_with_other_multipliers_get_programs_of_their_own():
     assert all(o.facts["members"] == list(factors.values()).count(factors[o.key]) for o in found)
 
 
-def test_a_diverged_member_is_recorded_and_the_others_go_on():
+def test_a_diverged_member_is_recorded_and_the_others_continue():
     j = job(precision="float64", **transformer())
     chosen = trials(j, rates=(1e-3, 1e9))
     found = {o.key: o for o in run_stacked(j, chosen)}
@@ -116,7 +116,7 @@ def test_a_diverged_member_is_recorded_and_the_others_go_on():
 
 
 class Exploding(nn.Linear):
-    """Its output is not a number once its weights have moved far."""
+    """Layer whose output is NaN once its weights have moved far."""
 
     def forward(self, input):
         return super().forward(input) + torch.where(self.weight.abs().max() > 5, torch.nan, 0.0)
@@ -126,7 +126,7 @@ def explosive(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(6, width), nn.ReLU(), Exploding(width, 3))
 
 
-def test_divergence_in_the_middle_is_told_with_its_step():
+def test_divergence_is_recorded_with_its_step():
     source = Source(
         "numbers",
         lambda step, seed: SUBJECTS["mlp"].batch(torch.Generator().manual_seed(step + 99 * seed)),
@@ -152,7 +152,7 @@ def test_a_pruner_stops_members():
     assert {o.key for o in found if o.stopped_at == 6} == stopped
 
 
-def test_an_interrupted_stack_is_taken_up_again(tmp_path, monkeypatch):
+def test_an_interrupted_stack_is_resumed(tmp_path, monkeypatch):
     j = job(precision="float64", evaluate_every=5)
     chosen = trials(j)
     wanted = list(run_alone(j, chosen))
@@ -166,7 +166,7 @@ def test_an_interrupted_stack_is_taken_up_again(tmp_path, monkeypatch):
     monkeypatch.setattr("orderone.sweeping.stacked.training.stacked_batches", _counting(built))
     same(list(run_stacked(j, chosen, checkpoint=tmp_path)), wanted)
     assert 0 < built[0] < 12  # not from the beginning
-    # others may have been finished since: the rest takes its own slices
+    # if some members have finished, the others take their slices
     same(
         list(run_stacked(j, chosen[1:3], checkpoint=tmp_path)),
         [o for o in wanted if o.key in _keys(chosen[1:3])],
@@ -188,22 +188,23 @@ def _counting(steps):
     return counted
 
 
-def test_a_checkpoint_that_cannot_be_written_costs_nothing(tmp_path):
+def test_a_checkpoint_that_cannot_be_written_changes_no_loss(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     j = job(precision="float64", checkpoint_seconds=0.0, steps=4)
-    with pytest.warns(UserWarning, match="no checkpoint of a running stack"):
+    with pytest.warns(UserWarning, match=r"stack.*\[checkpoint-not-written\]"):
         found = list(run_stacked(j, trials(j), checkpoint=blocked))
     same(found, list(run_alone(j, trials(j))))
 
 
 def test_batches_of_different_shapes_are_named():
     source = Source("ragged", lambda step, seed: tuple(x[: 2 + seed] for x in batch(step, seed)))
-    with pytest.raises(NotStackable, match="batches of one shape for all members"):
+    with pytest.raises(NotStackable) as caught:
         list(run_stacked(job(data=source), trials(job(data=source))))
+    assert caught.value.code == "batch-shapes-differ"
 
 
-def test_a_task_that_stacks_by_itself_is_asked_once_a_step():
+def test_a_task_with_a_stacked_method_is_called_once_per_step():
     asked = []
 
     class Task:

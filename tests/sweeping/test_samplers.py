@@ -1,8 +1,9 @@
-"""Random points, points that Optuna asks for, and trials that are stopped early."""
+"""Random points, points that Optuna proposes, and trials that are stopped early."""
 
 from typing import Any
 
 import pytest
+from support.errors import refuses
 from support.sweep_subjects import batch, changed, mlp
 
 from orderone.sweeping.result import Sweep
@@ -31,7 +32,7 @@ def test_random_points_are_the_same_for_all_arms_and_every_time(tmp_path):
 
 
 @pytest.mark.parametrize("sampler", ["tpe", optuna.samplers.RandomSampler(seed=1)])
-def test_optuna_is_asked_in_batches_and_resumed_from_the_store(tmp_path, sampler):
+def test_optuna_proposes_batches_and_is_resumed_from_the_store(tmp_path, sampler):
     call = CALL | {"sampler": sampler, "together": 3, "store": tmp_path / "runs.db"}
     some = sweep(mlp, SPACE, **call, trials=4)
     assert some.ran == 4 * 2 * 2
@@ -55,14 +56,14 @@ def test_a_half_done_point_is_completed_first(tmp_path):
 
 
 @pytest.mark.slow
-def test_tpe_finds_what_a_grid_finds():
+def test_tpe_is_as_good_as_a_grid():
     call = CALL | {"widths": [8], "steps": 20}
     grid = table(sweep(mlp, SPACE, **call)).groupby("lr")["loss"].mean()
     found = sweep(mlp, SPACE, **call, sampler="tpe", trials=16, together=4)
     assert found.best()["loss"][0] <= grid.sort_values().iloc[1]
 
 
-def test_whole_numbers_words_and_lists_can_be_sampled():
+def test_whole_numbers_strings_and_lists_can_be_sampled():
     space = {"lr": log_grid(1e-3, 1e-1, 2), "depth_": range(1, 4), "kind": ["a", "b"]}
 
     def build(width, depth_, kind):
@@ -75,11 +76,11 @@ def test_whole_numbers_words_and_lists_can_be_sampled():
 
 
 @pytest.mark.parametrize("stacked", [False, "auto"])
-def test_halving_stops_the_worst_and_keep_the_best(tmp_path, stacked):
+def test_halving_stops_the_worst_and_completes_the_best(tmp_path, stacked):
     call = CALL | {"widths": [8], "steps": 40, "stacked": stacked}
     space = {
         "lr": log_grid(1e-5, 3e-2, 8)[::-1]
-    }  # good ones first: later ones have something to be compared with
+    }  # good ones first, so that later ones are compared with them
     whole = sweep(mlp, space, **call)
     found = sweep(mlp, space, **call, pruner="halving", store=tmp_path / "runs.db")
     status = table(found).set_index("lr")["status"]
@@ -89,7 +90,7 @@ def test_halving_stops_the_worst_and_keep_the_best(tmp_path, stacked):
     assert sweep(mlp, space, **call, pruner="halving", store=tmp_path / "runs.db").ran == 0
     without = sweep(
         mlp, space, **call, store=tmp_path / "runs.db"
-    )  # nobody stops them now: they are run to the end
+    )  # there is no pruner now: they are run to the end
     assert without.ran == (status == "stopped").sum()
     assert set(table(without)["status"]) == {"done"}
 
@@ -103,24 +104,28 @@ def test_the_median_pruner_compares_with_finished_trials():
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "code", "argument", "words"),
     [
-        (
-            {"sampler": 3},
-            "sampler: expected grid, random, tpe, cmaes or a sampler of Optuna, got 3",
-        ),
-        ({"sampler": "tpe", "trials": 0}, "trials: expected a whole number"),
-        ({"sampler": "tpe"}, "trials: expected how many points"),
+        ({"sampler": 3}, "wrong-type", "sampler", "grid, random, tpe, cmaes or a sampler"),
+        ({"sampler": "tpe"}, "invalid-argument", "trials", "tpe"),
         (
             {"sampler": "tpe", "trials": 3, "space": {"seed": range(3)}},
-            "space: expected something to tune",
+            "invalid-argument",
+            "space",
+            "only seeds",
         ),
-        ({"pruner": 3}, "pruner: expected median or halving or a pruner of Optuna, got 3"),
+        ({"pruner": 3}, "wrong-type", "pruner", "median, halving or a pruner"),
     ],
 )
-def test_bad_samplers_and_pruners(changed, message):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_samplers_and_pruners_are_named(changed, code, argument, words):
+    with refuses(code, argument=argument) as caught:
         sweep(**({"build": mlp, "space": SPACE, **CALL, "trials": None} | changed))
+    assert words in str(caught.value)
+
+
+def test_a_sampler_needs_a_number_of_trials():
+    with pytest.raises(ValueError, match="trials: expected a whole number"):
+        sweep(mlp, SPACE, **CALL, sampler="tpe", trials=0)
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -33,7 +33,7 @@ def normal_on_the_gpu(*shape: int) -> Tensor:
 
 
 def mlp_from(normal):
-    """A function of the width that draws all weights with `normal`."""
+    """Return a function of the width that draws all weights with `normal`."""
 
     def build(width: int) -> nn.Module:
         model = nn.Sequential(
@@ -114,7 +114,7 @@ def test_a_coordinate_check_that_is_run_again_has_the_same_numbers(normal):
 
 
 class Noisy(nn.Module):
-    """Draws a number in every pass, with numpy or with `random`."""
+    """Model that draws a random number in every pass, with numpy or with `random`."""
 
     def __init__(self, width: int, draw):
         super().__init__()
@@ -134,7 +134,7 @@ def test_noise_in_the_forward_pass_does_not_depend_on_the_caller(draw):
     assert np.array_equal(*found)
 
 
-def test_the_callers_generators_go_on_as_if_nothing_had_happened():
+def test_the_generators_of_the_caller_are_not_changed():
     def draws() -> tuple[
         float, float
     ]:  # not `random`: beartype, which checks types in tests, draws from it

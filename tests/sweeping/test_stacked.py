@@ -1,7 +1,8 @@
-"""Stacked training is each member's own: the same losses, whatever the model, the optimizer and the
-other members."""
+"""Stacked training gives each member the losses of its stand-alone run, whatever the model, the
+optimizer and the other members."""
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils._pytree import tree_map
 
 import orderone as o1
+from orderone.core.errors import InputError
 from orderone.observe.batches import loss_of
 from orderone.sweeping.stacked import NotStackable, Stack
 
@@ -19,7 +21,7 @@ OPTIMIZERS = ("sgd", "adam", "adamw", "adafactor", "lion", "muon")
 
 
 def members(subject: Subject, optimizer: str, number: int = 3, dtype=torch.float64, **options: Any):
-    """Planned models with their own seeds, learning rates and weight decays, and their
+    """Return planned models with different seeds, learning rates and weight decays, and their
     optimizers."""
     found = []
     for k in range(number):
@@ -89,9 +91,9 @@ def test_losses_are_those_of_stand_alone_runs(subject):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_every_optimizer_is_that_of_torch(optimizer):
+def test_every_optimizer_equals_that_of_torch(optimizer):
     seen, wanted = both(SUBJECTS["mlp"], optimizer, steps=20)
-    # Muon rounds to bfloat16 inside, and a bit that falls the other way shows
+    # Muon rounds to bfloat16 inside, so that a different last bit is visible
     assert torch.allclose(seen, wanted, rtol=1e-2 if optimizer == "muon" else 1e-9, atol=0)
 
 
@@ -119,7 +121,7 @@ def test_options_of_optimizers(optimizer, options):
         {"weight_decay": 0.1, "eps": 1e-3, "centered": True},
     ],
 )
-def test_rmsprop_given_by_the_user_is_that_of_torch(options):
+def test_rmsprop_of_the_user_equals_that_of_torch(options):
     subject = SUBJECTS["mlp"]
     models, data = [model for model, _ in members(subject, "sgd")], batches(subject, 20)
     make = lambda k, model: torch.optim.RMSprop(model.parameters(), lr=1e-3 * 2**k, **options)  # noqa: E731
@@ -147,7 +149,7 @@ def test_members_of_rmsprop_may_differ_in_all_numbers():
     assert torch.allclose(seen, torch.stack(wanted, 1), rtol=1e-9, atol=0)
 
 
-def test_dropout_draws_for_each_member_and_step_by_itself():
+def test_dropout_differs_between_members_and_steps():
     models = [nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2)) for _ in range(3)]
     for model in models[1:]:
         model.load_state_dict(models[0].state_dict())
@@ -197,7 +199,7 @@ def test_several_batches_make_one_update():
         assert torch.allclose(one, other, atol=1e-12)
 
 
-def test_a_member_that_diverges_spoils_nobody():
+def test_a_member_that_diverges_does_not_affect_others():
     subject = SUBJECTS["mlp"]
     found, data = members(subject, "sgd"), batches(subject, 20)
     models, optimizers = _stackable(found)
@@ -209,7 +211,7 @@ def test_a_member_that_diverges_spoils_nobody():
     assert torch.equal(seen[:, [0, 2]], calm[:, [0, 2]])
 
 
-def test_members_can_leave():
+def test_members_can_be_removed():
     subject = SUBJECTS["gpt"]
     data = batches(subject, 6)
     stack, whole = (
@@ -225,7 +227,7 @@ def test_members_can_leave():
     assert torch.equal(stack.member(1)["words.weight"], stack.parameters["words.weight"][1])
 
 
-def test_a_state_can_be_taken_up_by_part_of_the_members():
+def test_a_state_can_be_loaded_by_some_of_the_members():
     subject = SUBJECTS["mlp"]
     data = batches(subject, 6)
     stack = Stack(*_stackable(members(subject, "adamw")))
@@ -250,7 +252,7 @@ def _stackable(found):
     return [model for model, _ in found], [make(model) for model, make in found]
 
 
-# --- what cannot be stacked, by name --------------------------------------------------------------
+# --- models and optimizers that cannot be stacked -------------------------------------------------
 
 
 class Deciding(nn.Module):
@@ -258,13 +260,14 @@ class Deciding(nn.Module):
         return x if x.sum().item() > 0 else -x
 
 
-def test_a_module_that_looks_at_values_is_named():
+def test_a_module_that_reads_values_is_named():
     models = [nn.Sequential(nn.Linear(4, 4), Deciding(), nn.Linear(4, 2)) for _ in range(2)]
     stack = Stack(models, [torch.optim.SGD(model.parameters(), lr=0.1) for model in models])
-    with pytest.raises(
-        NotStackable, match=r"1 \(Deciding\) cannot be run for many members.*stacked=False"
-    ):
+    with pytest.raises(NotStackable) as caught:
         stack.step((torch.randn(2, 3, 4), torch.randint(2, (2, 3))))
+    assert caught.value.code == "not-vectorizable"
+    assert str(caught.value).startswith("1 (Deciding) ")
+    assert "stacked=False" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -273,41 +276,66 @@ def test_a_module_that_looks_at_values_is_named():
         (
             nn.Linear(4, 2),
             nn.Linear(4, 3),
-            r"out_features: expected the same.*2 in the first and 3 in member 1",
+            r"out_features: .*2 in the first and 3 in member 1",
         ),
-        (nn.Linear(4, 2), nn.Linear(4, 2, bias=False), "bias: expected the same"),
+        (nn.Linear(4, 2), nn.Linear(4, 2, bias=False), "bias: "),
         (nn.Sequential(nn.ReLU()), nn.Sequential(nn.GELU()), "ReLU.*GELU"),
-        (nn.Dropout(0.1), nn.Dropout(0.2), r"p: expected the same in all members, got 0.1"),
+        (nn.Dropout(0.1), nn.Dropout(0.2), "p: .* got 0.1"),
         (nn.Linear(4, 2), nn.Linear(4, 2).double(), "float32.*float64"),
     ],
 )
 def test_members_that_differ_are_named(first, second, message):
     models = [nn.Sequential(nn.Linear(4, 4), part) for part in (first, second)]
-    with pytest.raises(NotStackable, match=message):
+    with pytest.raises(NotStackable, match=message) as caught:
         Stack(models, [torch.optim.SGD(model.parameters(), lr=0.1) for model in models])
+    assert caught.value.code == "members-differ"
+
+
+def test_the_error_can_be_sent_to_another_process():
+    error = NotStackable("gains is a list", "unregistered-parameter", argument="build")
+    received = pickle.loads(pickle.dumps(error))
+    assert type(received) is NotStackable
+    assert (str(received), received.code) == (str(error), "unregistered-parameter")
+    assert received.argument == "build"
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "code", "words"),
     [
-        (lambda p, k: torch.optim.Rprop(p), r"expected one of SGD.*got torch\.optim\.Rprop"),
-        (lambda p, k: torch.optim.RMSprop(p, centered=bool(k)), "centered differs between members"),
-        (lambda p, k: torch.optim.Adam(p, amsgrad=True), "amsgrad=False of Adam, got True"),
+        (
+            lambda p, k: torch.optim.Rprop(p),
+            "optimizer-not-stackable",
+            r"one of SGD.*got torch\.optim\.Rprop",
+        ),
+        (
+            lambda p, k: torch.optim.RMSprop(p, centered=bool(k)),
+            "optimizer-not-stackable",
+            "same centered in all members, got False and True",
+        ),
+        (
+            lambda p, k: torch.optim.Adam(p, amsgrad=True),
+            "optimizer-not-stackable",
+            "Adam only with amsgrad=False, got True",
+        ),
         (
             lambda p, k: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=bool(k)),
-            "nesterov differs between members",
+            "optimizer-not-stackable",
+            "same nesterov in all members, got False and True",
         ),
         (
             lambda p, k: torch.optim.SGD(nn.Linear(4, 2).parameters(), 0.1),
-            "a tensor that its model has not",
+            "optimizer-of-other-model",
+            r"shape \(2, 4\)",
         ),
         (
             lambda p, k: (torch.optim.SGD if k else torch.optim.Adam)(p, 0.1),
-            r"one optimizer for all members, got torch\.optim\.Adam and",
+            "optimizer-not-stackable",
+            r"same optimizer class .* got torch\.optim\.Adam and",
         ),
     ],
 )
-def test_optimizers_that_have_no_stacked_form_are_named(make, message):
+def test_optimizers_that_have_no_stacked_form_are_named(make, code, words):
     models = [nn.Linear(4, 2) for _ in range(2)]
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(InputError, match=words) as caught:
         Stack(models, [make(model.parameters(), k) for k, model in enumerate(models)])
+    assert caught.value.code == code

@@ -1,4 +1,4 @@
-"""A store keeps what it was given, and says what is wrong when it cannot."""
+"""A store returns what was added, and explains why it cannot be written."""
 
 import os
 import sqlite3
@@ -8,6 +8,7 @@ from math import inf, nan
 
 import numpy as np
 import pytest
+from support.errors import refuses
 
 from orderone.sweeping.store import Store, read_store
 from orderone.sweeping.trial import Trial
@@ -25,7 +26,7 @@ def outcome(number: int, steps: int = 5) -> Outcome:
     )
 
 
-def test_what_goes_in_comes_out(tmp_path):
+def test_outcomes_are_read_as_they_were_added(tmp_path):
     kinds = [
         outcome(0),
         Outcome(trial(1).key, np.array([1.0, inf]), (), inf, diverged_at=1),
@@ -53,9 +54,7 @@ def test_a_full_disk_keeps_outcomes_in_memory_and_writes_them_later(tmp_path):
     with Store(path) as store:
         pages = store._database.execute("PRAGMA page_count").fetchone()[0]
         store._database.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.warns(
-            UserWarning, match="database or disk is full.*training goes on.*Make room"
-        ):
+        with pytest.warns(UserWarning, match=r"is full.*disk space.*\[results-not-saved\]"):
             store.add(trial(0), outcome(0, steps=20_000))
         store.add(trial(1), outcome(1, steps=20_000))  # no second warning
         assert len(store.unsaved) == 2
@@ -71,7 +70,7 @@ def test_a_locked_file_is_waited_for_once(tmp_path):
     with Store(path, patience=0.05) as store:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.warns(UserWarning, match="database is locked.*Close the program"):
+        with pytest.warns(UserWarning, match=r"is locked.*close.*\[results-not-saved\]"):
             store.add(trial(0), outcome(0))
         other.execute("COMMIT")
         other.close()
@@ -84,8 +83,10 @@ def test_a_file_that_is_locked_from_the_start(tmp_path):
     Store(path).close()
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(ValueError, match=r"locked.*Close the program"):
+    with refuses("store-not-usable", argument="store") as caught:
         Store(path, patience=0.05)
+    assert "locked" in str(caught.value)
+    assert "close the program" in str(caught.value)
     other.close()
 
 
@@ -93,9 +94,10 @@ def test_one_writer_at_a_time(tmp_path):
     path = tmp_path / "runs.db"
     with Store(path) as store:
         store.add(trial(0), outcome(0))
-        with pytest.raises(ValueError, match=f"process {os.getpid()} is writing"):
+        with refuses("store-in-use", argument="store") as caught:
             Store(path)
-        assert len(read_store(path)) == 1  # but anybody may read
+        assert f"process {os.getpid()} " in str(caught.value)
+        assert len(read_store(path)) == 1  # reading is possible at any time
     Store(path).close()
 
 
@@ -110,7 +112,7 @@ def test_a_writer_that_was_killed_leaves_no_lock(tmp_path):
 
 
 def foreign(path):
-    path.write_bytes(b"not a database, and long enough to be looked at" * 100)
+    path.write_bytes(b"not a database, and long enough to be read" * 100)
 
 
 def of_another_program(path):
@@ -129,35 +131,38 @@ def of_another_version(path):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "code", "words"),
     [
-        (foreign, "is not a store of orderone; give another name"),
-        (of_another_program, "database of another program"),
-        (of_another_version, "has format 99, and this version of orderone reads format 1"),
-        (lambda path: path.mkdir(), "is a folder; expected a file"),
+        (foreign, "not-a-store", "not a store of orderone"),
+        (of_another_program, "not-a-store", "another program"),
+        (of_another_version, "store-of-other-version", "has format 99"),
+        (lambda path: path.mkdir(), "not-a-store", "folder"),
     ],
 )
-def test_files_that_are_no_stores(tmp_path, make, message):
+def test_files_that_are_not_stores_are_not_changed(tmp_path, make, code, words):
     make(tmp_path / "runs.db")
     before, beside = (tmp_path / "runs.db").stat().st_mtime_ns, set(tmp_path.iterdir())
-    with pytest.raises(ValueError, match=message):
+    with refuses(code, argument="store") as caught:
         Store(tmp_path / "runs.db")
+    assert words in str(caught.value)
     assert (tmp_path / "runs.db").stat().st_mtime_ns == before
     assert set(tmp_path.iterdir()) == beside
 
 
-@pytest.mark.parametrize("given", [5, "", ["runs.db"]])
-def test_what_is_no_path(given):
+@pytest.mark.parametrize("path", [5, "", ["runs.db"]])
+def test_a_store_needs_a_path(path):
     for use in (Store, read_store):
-        with pytest.raises(ValueError, match="store: expected the path of a file such as"):
-            use(given)
+        with refuses("wrong-type", argument="store"):
+            use(path)
 
 
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(ValueError, match="does not exist; make it first"):
+def test_a_missing_folder_or_file_is_named(tmp_path):
+    with refuses("invalid-argument", argument="store") as caught:
         Store(tmp_path / "no" / "runs.db")
-    with pytest.raises(ValueError, match="does not exist; expected a file"):
+    assert str(tmp_path / "no") in str(caught.value)
+    with refuses("not-a-store", argument="store") as caught:
         read_store(tmp_path / "runs.db")
+    assert str(tmp_path / "runs.db") in str(caught.value)
 
 
 READ_ONLY = """
@@ -183,7 +188,7 @@ def test_a_folder_that_cannot_be_written_can_be_read(tmp_path):
     for parent in (tmp_path, *list(tmp_path.parents)[:2]):
         parent.chmod(parent.stat().st_mode | 0o555)
     code = [sys.executable, "-c", READ_ONLY, str(folder / "runs.db")]
-    told = subprocess.run(code, capture_output=True, text=True)
+    result = subprocess.run(code, capture_output=True, text=True)
     folder.chmod(0o755)
-    assert "may write to" in told.stdout, told.stderr
-    assert told.stdout.endswith("\n1\n")
+    assert "[store-not-usable]" in result.stdout, result.stderr
+    assert result.stdout.endswith("\n1\n")

@@ -1,4 +1,4 @@
-"""The committed records of the real study give what docs/transfer.md says about them."""
+"""The committed records of the real study agree with docs/transfer.md."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_the_optima_in_the_table(studies):
         ]
 
 
-def test_what_they_were_made_with(records):
+def test_the_settings_of_the_study(records):
     told = json.loads((DOCS / "results" / "transfer-gpt.json").read_text())
     for name, column in (
         ("widths", "width"),

@@ -1,4 +1,4 @@
-"""A sweep runs what is missing, once."""
+"""A sweep runs every missing trial once."""
 
 import os
 import signal
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.errors import refuses
 from support.sweep_subjects import Held, batch, changed, mlp, raises_at_16
 from torch import nn
 
+from orderone.core.codes import code_of
 from orderone.sweeping.result import Interrupted, Sweep
 from orderone.sweeping.space import log_grid
 from orderone.sweeping.sweep import sweep
@@ -76,7 +78,7 @@ def test_only_what_is_missing_is_run(tmp_path):
 
 
 @pytest.mark.parametrize("stacked", [False, "auto"])
-def test_a_seed_with_other_tensors_is_named(stacked):
+def test_a_seed_that_builds_other_tensors_is_named(stacked):
     def build(width):
         return mlp(width, depth=2 if torch.initial_seed() == 1 else 1)
 
@@ -84,11 +86,12 @@ def test_a_seed_with_other_tensors_is_named(stacked):
         build, {"lr": 0.1, "seed": range(3)}, **changed(CALL, widths=[8], stacked=stacked)
     )
     assert found.frame.set_index("seed")["status"].tolist() == ["done", "failed", "done"]
-    assert "build: expected the same tensors" in found.notes[0]
+    assert code_of(found.notes[0]) == "trial-failed"
+    assert "[build-not-repeatable]" in found.notes[0]
     assert "seed 0) and" in found.notes[0]
 
 
-def test_asking_for_evaluations_is_asking_for_another_training(tmp_path):
+def test_another_number_of_evaluations_is_another_training(tmp_path):
     call = CALL | {"widths": [8], "data": Held(), "store": tmp_path / "runs.db"}
     sweep(mlp, {"lr": 0.1}, **call)
     more = sweep(mlp, {"lr": 0.1}, **call, evaluate_every=2)
@@ -103,18 +106,17 @@ def test_sweeps_in_one_store_are_not_mixed(tmp_path):
     assert newest.frame.equals(other.frame)
     assert newest.best()["seeds"].tolist() == [2, 2]
     name = first.trials[next(iter(first.trials))].job
-    assert newest.notes == [
-        f"another sweep is here too: 8 trials, steps 6; Sweep.load(store, job={name[:12]!r})"
-        " reads it"
-    ]
-    assert newest.notes[0] in str(newest)
+    [note] = newest.notes
+    assert code_of(note) == "several-sweeps-in-store"
+    assert "8 trials, steps 6;" in note
+    assert f"Sweep.load(store, job={name[:12]!r})" in note
+    assert note in " ".join(str(newest).split())
     assert Sweep.load(store, job=name[:12]).frame.equals(first.frame)
     sweep(mlp, SPACE, store=store, **CALL)  # runs nothing, and is the newest now
     assert Sweep.load(store).frame.equals(first.frame)
-    with pytest.raises(
-        ValueError, match=f"job: expected the beginning of one of those in .*{name[:12]}.*, got 'x'"
-    ):
+    with refuses("unknown-name", argument="job") as caught:
         Sweep.load(store, job="x")
+    assert name[:12] in str(caught.value)
 
 
 def test_settings_that_cannot_be_built_are_failed_trials():
@@ -132,7 +134,7 @@ def test_settings_that_cannot_be_built_are_failed_trials():
         sweep(build, {"lr": 0.01, "heads": [3]}, **CALL)
 
 
-def test_the_held_out_loss_is_what_counts():
+def test_trials_are_compared_by_the_held_out_loss():
     found = sweep(mlp, {"lr": 0.01}, **changed(CALL, data=Held(), evaluate_every=2))
     outcome = next(iter(found.outcomes.values()))
     assert [step for step, _ in outcome.evaluation] == [2, 4, 6]
@@ -144,7 +146,7 @@ def test_the_held_out_loss_is_what_counts():
     )
 
 
-def test_a_trial_that_raises_costs_itself_and_is_tried_again(tmp_path):
+def test_a_trial_that_raises_fails_alone_and_runs_again(tmp_path):
     store = tmp_path / "runs.db"
     found = sweep(raises_at_16, SPACE, store=store, name="net", inputs=torch.zeros(1, 4), **CALL)
     assert found.frame.groupby("width")["status"].unique().map(list).to_dict() == {
@@ -152,14 +154,16 @@ def test_a_trial_that_raises_costs_itself_and_is_tried_again(tmp_path):
         16: ["failed"],
     }
     assert found.frame["error"].dropna().unique().tolist() == ["RuntimeError: not at width 16"]
-    assert "not at width 16" in str(found)
+    assert code_of(found.notes[0]) == "trial-failed"
+    assert "not at width 16" in found.notes[0]
+    assert found.notes[0] in " ".join(str(found).split())
     assert found.best()["width"].tolist() == [8]
     repaired = sweep(mlp, SPACE, store=store, name="net", inputs=torch.zeros(1, 4), **CALL)
     assert repaired.ran == 4
     assert set(repaired.frame["status"]) == {"done"}
 
 
-def test_a_full_disk_costs_nothing_that_was_trained(tmp_path, monkeypatch):
+def test_a_full_disk_loses_no_finished_trial(tmp_path, monkeypatch):
     from orderone.sweeping import store as stores
 
     opened = stores._opened
@@ -171,11 +175,11 @@ def test_a_full_disk_costs_nothing_that_was_trained(tmp_path, monkeypatch):
         return database
 
     monkeypatch.setattr(stores, "_opened", small)
-    with pytest.warns(UserWarning, match="database or disk is full"):
+    with pytest.warns(UserWarning, match=r"is full.*\[results-not-saved\]"):
         found = sweep(mlp, {"lr": 0.01, "seed": range(12)}, store=tmp_path / "runs.db", **CALL)
     assert set(found.frame["status"]) == {"done"}
     assert len(found.frame) == 24
-    assert "are not in" in str(found)
+    assert code_of(found.notes[-1]) == "results-not-saved"
     monkeypatch.undo()
     missing = int(found.notes[-1].split()[0])
     again = sweep(mlp, {"lr": 0.01, "seed": range(12)}, store=tmp_path / "runs.db", **CALL)
@@ -183,7 +187,7 @@ def test_a_full_disk_costs_nothing_that_was_trained(tmp_path, monkeypatch):
     assert again.frame["loss"].equals(found.frame["loss"])
 
 
-def test_ctrl_c_keeps_what_is_done_and_goes_on_from_the_half(tmp_path):
+def test_ctrl_c_saves_finished_trials_and_the_running_one(tmp_path):
     calls = []
 
     def data(step, seed):
@@ -193,9 +197,7 @@ def test_ctrl_c_keeps_what_is_done_and_goes_on_from_the_half(tmp_path):
         return batch(step, seed)
 
     call = CALL | {"data": data, "store": tmp_path / "runs.db", "name": "net"}
-    with pytest.raises(
-        Interrupted, match="8 trials: 2 done, 6 not run; the same call goes on"
-    ) as caught:
+    with pytest.raises(Interrupted, match=r"2 of 8 trials finished; .*the same call") as caught:
         sweep(mlp, SPACE, **call)
     assert isinstance(caught.value, KeyboardInterrupt)
     assert len(caught.value.sweep.frame) == 2
@@ -205,12 +207,12 @@ def test_ctrl_c_keeps_what_is_done_and_goes_on_from_the_half(tmp_path):
     assert rest.ran == 6
     assert (
         len(calls[100:]) < 6 * 6 + 8
-    )  # the third trial did not begin anew (plans and checks look at step 0)
+    )  # the third trial did not start again (plans and checks use step 0)
     assert rest.frame["loss"].equals(sweep(mlp, SPACE, **CALL).frame["loss"])
     assert not list(tmp_path.glob("*.checkpoints"))
 
 
-def test_nothing_of_the_callers_random_state_is_changed():
+def test_the_random_state_of_the_caller_is_not_changed():
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
@@ -233,7 +235,7 @@ def test_depths_arguments_and_custom_bases():
     )
 
 
-def test_it_leads_to_the_transfer_study():
+def test_a_sweep_passes_base_and_build_to_its_transfer_study():
     found = sweep(mlp, {"lr": log_grid(1e-3, 1e-1, 3), "seed": range(2)}, base=4, **CALL)
     study = found.transfer()
     assert study.base == 4
@@ -241,7 +243,7 @@ def test_it_leads_to_the_transfer_study():
 
 
 class Grows:
-    """Another model at every call."""
+    """Returns a larger model at every call."""
 
     calls = 0
 
@@ -250,62 +252,8 @@ class Grows:
         return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2 + Grows.calls))
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"space": {}}, "space: expected at least one"),
-        ({"space": {"lr": [-1.0]}}, "lr: expected a finite number above 0; got -1.0"),
-        ({"space": {"lr": [nan]}}, "lr: expected a finite number above 0; got nan"),
-        ({"space": {"lr": [inf]}}, "lr: expected a finite number"),
-        (
-            {"space": {"lr": 0.1, "headz": [2]}},
-            "'headz' is no setting of a trial and no argument of build, which takes width",
-        ),
-        ({"space": {"lr": 0.1, "momentum": 0.9}}, "momentum: adamw has none"),
-        ({"widths": []}, "widths: expected at least one"),
-        ({"widths": 3.5}, "widths: expected a whole number"),
-        ({"steps": 0}, "steps: expected a whole number, 1 or more; got 0"),
-        ({"steps": None}, "steps: expected a whole number"),
-        ({"data": None}, "data: expected a task"),
-        ({"data": [1, 2]}, "data: expected a task.*got list"),
-        ({"build": mlp(8)}, "build: expected a function of the width"),
-        ({"build": lambda: None}, r"build: expected a function of width, got \(\)"),
-        (
-            {"build": lambda width: width},
-            "build: expected a function that returns an nn.Module, got int",
-        ),
-        ({"widths": None}, r"build: it needs width, and nothing gives it; expected widths=\[...\]"),
-        ({"build": lambda w, heads: mlp(w)}, "build: it needs heads, and nothing gives it"),
-        (
-            {"build": lambda width, *, heads: mlp(width)},
-            "build: it needs heads, and nothing gives it",
-        ),
-        ({"data": lambda step, seed: None}, "data: expected a batch .* for step 0, got NoneType"),
-        ({"store": 5}, "store: expected the path of a file"),
-        ({"build": Grows()}, r"build: expected the same tensors.*2.weight is of shape"),
-        ({"rule": "mupp"}, "did you mean 'mup'"),
-        ({"optimizer": "adamm"}, "unknown optimizer"),
-        ({"schedule": "cosin"}, "unknown schedule"),
-        ({"warmup": 7}, "warmup: expected at most the 6 steps"),
-        ({"clip": 0}, "clip: expected a finite number above 0"),
-        ({"precision": "float16"}, "unknown precision"),
-        ({"executor": "cloud"}, "unknown executor"),
-        ({"workers": 3}, 'workers: one process is one worker; say executor="processes"'),
-        ({"address": "auto"}, 'address: belongs to executor="ray"'),
-        ({"sampler": "bayes"}, "unknown sampler"),
-        ({"sampler": "random"}, "trials: expected how many points"),
-        ({"trials": 5}, "trials: a grid has its own number"),
-        ({"stacked": "yes"}, "stacked: expected True, False"),
-        ({"device": "tpu9"}, "device: expected cpu or cuda"),
-        ({"together": 0}, "together: expected a whole number"),
-        ({"loss": 3}, "loss: expected a function"),
-        ({"gague": "unit"}, "unknown option of sweep or plan: .* did you mean 'gauge'"),
-        ({"base": -1}, "base: expected a whole number"),
-        ({"pruner": "medium"}, "did you mean 'median'"),
-    ],
-    ids=lambda given: next(iter(given), "nothing") if isinstance(given, dict) else "",
-)
-def test_bad_input_is_told_before_anything_is_trained(changed, message):
+def refused(changed: dict[str, Any], error: Any) -> Any:
+    """Call sweep with changed arguments; assert that it raises before it trains anything."""
     trained = []
 
     def data(step, seed):
@@ -313,9 +261,96 @@ def test_bad_input_is_told_before_anything_is_trained(changed, message):
         return batch(step, seed)
 
     call = {"build": mlp, "space": SPACE, **CALL, "data": data} | changed
-    with pytest.raises(ValueError, match=message):
+    with error as caught:
         sweep(**call)
     assert not trained
+    return caught
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "argument", "words"),
+    [
+        ({"space": {}}, "invalid-argument", "space", "at least one"),
+        ({"space": {"lr": 0.1, "headz": [2]}}, "unknown-space-key", "space", "'headz'"),
+        ({"space": {"lr": 0.1, "momentum": 0.9}}, "unknown-space-key", "momentum", "adamw"),
+        ({"widths": []}, "invalid-argument", "widths", "at least one"),
+        ({"data": None}, "training-data-expected", "data", "nothing"),
+        ({"data": [1, 2]}, "training-data-expected", "data", "list"),
+        ({"build": mlp(8)}, "wrong-type", "build", "a function of the width"),
+        ({"build": lambda: None}, "build-arguments", "build", "of width, got"),
+        ({"build": lambda width: width}, "wrong-type", "build", "got int"),
+        ({"widths": None}, "build-arguments", "build", "'width'"),
+        ({"build": lambda w, heads: mlp(w)}, "build-arguments", "build", "'heads'"),
+        ({"build": lambda width, *, heads: mlp(width)}, "build-arguments", "build", "'heads'"),
+        ({"data": lambda step, seed: None}, "batch-expected", "data", "step 0, got NoneType"),
+        ({"store": 5}, "wrong-type", "store", "runs.db"),
+        ({"build": Grows()}, "build-not-repeatable", "build", "2.weight is of shape"),
+        ({"rule": "mupp"}, "unknown-name", "rule", "did you mean 'mup'"),
+        ({"schedule": "cosin"}, "unknown-name", "schedule", "'cosine'"),
+        ({"warmup": 7}, "invalid-argument", "warmup", "at most steps = 6"),
+        ({"precision": "float16"}, "unknown-name", "precision", "bfloat16"),
+        ({"executor": "cloud"}, "unknown-name", "executor", "processes"),
+        ({"workers": 3}, "invalid-argument", "workers", 'executor="processes"'),
+        ({"address": "auto"}, "invalid-argument", "address", 'executor="ray"'),
+        ({"sampler": "bayes"}, "unknown-name", "sampler", "random"),
+        ({"sampler": "random"}, "invalid-argument", "trials", "sampler random"),
+        ({"trials": 5}, "invalid-argument", "trials", "grid"),
+        ({"stacked": "yes"}, "invalid-argument", "stacked", "'yes'"),
+        ({"device": "tpu9"}, "invalid-argument", "device", "cpu or cuda"),
+        ({"loss": 3}, "wrong-type", "loss", "a function"),
+        ({"gague": "unit"}, "unknown-name", None, "did you mean 'gauge'"),
+        ({"pruner": "medium"}, "unknown-name", "pruner", "did you mean 'median'"),
+    ],
+    ids=lambda value: next(iter(value), "nothing") if isinstance(value, dict) else "",
+)
+def test_wrong_input_is_named_before_anything_is_trained(changed, code, argument, words):
+    caught = refused(changed, refuses(code, argument=argument))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"space": {"lr": [-1.0]}}, "lr: expected a finite number above 0; got -1.0"),
+        ({"space": {"lr": [nan]}}, "lr: expected a finite number above 0; got nan"),
+        ({"space": {"lr": [inf]}}, "lr: expected a finite number"),
+        ({"widths": 3.5}, "widths: expected a whole number"),
+        ({"steps": 0}, "steps: expected a whole number, 1 or more; got 0"),
+        ({"steps": None}, "steps: expected a whole number"),
+        ({"optimizer": "adamm"}, "unknown optimizer"),
+        ({"clip": 0}, "clip: expected a finite number above 0"),
+        ({"together": 0}, "together: expected a whole number"),
+        ({"base": -1}, "base: expected a whole number"),
+    ],
+    ids=lambda value: next(iter(value), "nothing") if isinstance(value, dict) else "",
+)
+def test_wrong_numbers_are_named_before_anything_is_trained(changed, words):
+    refused(changed, pytest.raises(ValueError, match=words))
+
+
+def test_an_unknown_key_of_the_space_lists_the_accepted_ones():
+    def build(width, heads):
+        return mlp(width)
+
+    with refuses("unknown-space-key", argument="space") as caught:
+        sweep(build, {"lr": 0.1, "headz": [2]}, **CALL)
+    for name in ("'headz'", "weight_decay", "data_seed", "heads)"):
+        assert name in str(caught.value)
+
+
+def test_a_wide_table_lists_common_settings_once():
+    """The printed text fits 80 columns."""
+    arguments = {f"argument_number_{k}": 0 for k in range(6)}
+
+    def build(width, **_):
+        return mlp(width)
+
+    found = sweep(build, {"lr": 0.01, **arguments}, **CALL)
+    lines = str(found).splitlines()
+    assert max(len(line) for line in lines) <= 80
+    text = " ".join(" ".join(lines).split())
+    for name in arguments:
+        assert text.count(f"{name} 0") == 1
 
 
 def test_curves_are_those_of_the_outcomes():

@@ -1,5 +1,4 @@
-"""`train` is the loop anybody would write: same losses, in one process or two, in one go or taken
-up again."""
+"""`train` equals a plain training loop: same losses in one process or two, resumed or not."""
 
 import json
 import math
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.errors import refuses
 from support.train_workers import COMMON, PROCESSES, STEPS, Net, Toy, broken, one, planned, process
 from torch import nn
 from torch.multiprocessing.spawn import spawn
@@ -47,7 +47,7 @@ def by_hand(plan: o1.Plan, steps: int = STEPS) -> list[float]:
     return losses
 
 
-def test_is_the_loop_anybody_would_write():
+def test_training_equals_a_plain_loop():
     made = one(None)
     assert made.losses.tolist() == pytest.approx(by_hand(planned()), rel=1e-6)
     assert [step for step, _ in made.evaluation] == [5, 10, 12]
@@ -56,7 +56,7 @@ def test_is_the_loop_anybody_would_write():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon", "adafactor", "lion"])
-def test_every_optimizer_learns_and_is_taken_up(optimizer, tmp_path):
+def test_every_optimizer_learns_and_is_resumed(optimizer, tmp_path):
     path = tmp_path / "run.safetensors"
     whole = train(planned(optimizer=optimizer), Toy(), 8, device="cpu")
     train_until(4, path, optimizer=optimizer)
@@ -65,7 +65,7 @@ def test_every_optimizer_learns_and_is_taken_up(optimizer, tmp_path):
 
 
 def train_until(step: int, path: Path, steps: int = 8, **options: Any) -> None:
-    """Ctrl-C, as a signal, while a report is written."""
+    """Interrupt a training with Ctrl-C while a report is written."""
     import signal
 
     class Interrupt:
@@ -91,7 +91,7 @@ def train_until(step: int, path: Path, steps: int = 8, **options: Any) -> None:
         )
 
 
-def test_dropout_and_all_are_taken_up_where_they_were(tmp_path):
+def test_a_training_with_dropout_is_resumed_bit_for_bit(tmp_path):
     path = tmp_path / "run.safetensors"
     whole = train(planned(dropout=0.3), Toy(), 8, device="cpu")
     train_until(3, path, dropout=0.3)
@@ -111,7 +111,7 @@ def test_a_finished_training_is_not_run_again(tmp_path):
     assert again.seconds == first.seconds
 
 
-def test_nobodys_random_numbers_are_changed():
+def test_the_random_state_of_the_caller_is_not_changed():
     plan, state = planned(), torch.random.get_rng_state()
     train(plan, Toy(), 2, device="cpu")
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -126,7 +126,7 @@ def test_bfloat16_is_close_and_float64_closer():
     assert np.abs(double - single).max() < 1e-4
 
 
-def test_a_training_that_diverges_ends():
+def test_a_training_that_diverges_stops():
     model = Net(8)
     made = train(
         model, Toy(), 200, optimizer=torch.optim.SGD(model.parameters(), lr=1e6), device="cpu"
@@ -147,7 +147,7 @@ def parallel(tmp_path_factory):
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_lose_what_one_does(strategy, parallel):
+def test_two_processes_have_the_losses_of_one(strategy, parallel):
     found, alone = parallel[1][strategy], one(None)
     assert not isinstance(found, str), found
     assert found[0] == pytest.approx(alone.losses.tolist(), rel=1e-5)
@@ -157,13 +157,13 @@ def test_two_processes_lose_what_one_does(strategy, parallel):
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_are_stopped_and_taken_up(strategy, parallel):
-    found = parallel[1][f"{strategy}, taken up"]
+def test_two_processes_are_interrupted_and_resumed(strategy, parallel):
+    found = parallel[1][f"{strategy}, resumed"]
     assert not isinstance(found, str), found
     assert found == pytest.approx(one(None).losses.tolist(), rel=1e-5)
 
 
-def test_what_two_wrote_one_takes_up(parallel):
+def test_one_process_resumes_a_checkpoint_of_two(parallel):
     folder, results = parallel
     assert results["fsdp, for one"] is None, results["fsdp, for one"]
     assert one(None, folder / "for_one.safetensors").losses.tolist() == pytest.approx(
@@ -171,8 +171,10 @@ def test_what_two_wrote_one_takes_up(parallel):
     )
 
 
-def test_rows_that_cannot_be_shared(parallel):
-    assert "rows 2 processes can share equally, got [7] rows" in parallel[1]["odd rows"]
+def test_rows_that_cannot_be_divided_are_named(parallel):
+    error = parallel[1]["odd rows"]
+    assert "[batch-not-divisible]" in error
+    assert "2 processes, got [7] rows" in error
 
 
 SCRIPT = """
@@ -224,7 +226,7 @@ def test_json_lines(tmp_path):
     assert all(line["gradient_norm"] > 0 for line in lines)
 
 
-def test_json_lines_after_a_checkpoint_are_taken_back(tmp_path):
+def test_json_lines_after_a_checkpoint_are_removed(tmp_path):
     sink = JSONLines(tmp_path / "log.jsonl")
     (tmp_path / "log.jsonl").write_text(
         '{"step": 2, "loss": 1.0}\n{"step": 4, "loss": 0.9}\n{"step": 6, "lo'
@@ -274,51 +276,66 @@ def on_meta() -> o1.Plan:
         return o1.plan(Net(32), base=Net(16), lr=0.01)
 
 
-# --- bad input ------------------------------------------------------------------------------------
+# --- wrong input ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("changed", "code", "argument", "words"),
     [
-        ({"steps": 0}, "steps: expected a whole number, 1 or more"),
-        ({"model": Net(8)}, "optimizer: expected one beside a module"),
-        ({"model": "gpt"}, "model: expected a plan, or an nn.Module"),
-        ({"model": on_meta()}, "meta device"),
-        ({"data": None}, "data: expected a task"),
-        ({"data": lambda step, seed: None}, "data: expected a batch .* for step 0, got NoneType"),
+        ({"model": Net(8)}, "train-needs-optimizer", "optimizer", "o1.plan"),
+        ({"model": "gpt"}, "wrong-type", "model", "got str"),
+        ({"model": on_meta()}, "train-on-meta", "model", "meta"),
+        ({"data": None}, "training-data-expected", "data", "nothing"),
+        ({"data": lambda step, seed: None}, "batch-expected", "data", "step 0, got NoneType"),
         (
             {"checkpoint": "/dev/null/no/run.safetensors"},
-            "checkpoint: the folder /dev/null/no cannot be made",
+            "invalid-argument",
+            "checkpoint",
+            "the folder /dev/null/no ",
         ),
-        ({"accumulate": 0}, "accumulate"),
-        ({"clip": 0.0}, "clip"),
-        ({"precision": "float16"}, "unknown precision"),
-        ({"schedule": "cos"}, "unknown schedule"),
-        ({"warmup": 100}, "warmup"),
-        ({"sinks": "log.txt"}, "sinks: expected a path that ends in .jsonl"),
-        ({"checkpoint": "run.pt"}, "expected a file that ends in .safetensors"),
-        ({"strategy": "ddp"}, "start with `torchrun"),
-        ({"strategy": "zero"}, "unknown strategy"),
+        ({"precision": "float16"}, "unknown-name", "precision", "bfloat16"),
+        ({"schedule": "cos"}, "unknown-name", "schedule", "cosine"),
+        ({"warmup": 100}, "invalid-argument", "warmup", "at most steps = 4"),
+        ({"sinks": "log.txt"}, "invalid-argument", "sinks", ".jsonl"),
+        ({"checkpoint": "run.pt"}, "invalid-argument", "checkpoint", ".safetensors"),
+        ({"strategy": "ddp"}, "needs-torchrun", "strategy", "torchrun"),
+        ({"strategy": "zero"}, "unknown-name", "strategy", "fsdp"),
     ],
 )
-def test_says_what_is_wrong(given, said):
-    with pytest.raises(ValueError, match=said):
-        train(**({"model": planned(), "data": Toy(), "steps": 4, "device": "cpu"} | given))
+def test_wrong_input_is_named(changed, code, argument, words):
+    with refuses(code, argument=argument) as caught:
+        train(**({"model": planned(), "data": Toy(), "steps": 4, "device": "cpu"} | changed))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"steps": 0}, "steps: expected a whole number, 1 or more"),
+        ({"accumulate": 0}, "accumulate"),
+        ({"clip": 0.0}, "clip"),
+    ],
+)
+def test_wrong_numbers_are_named(changed, words):
+    with pytest.raises(ValueError, match=words):
+        train(**({"model": planned(), "data": Toy(), "steps": 4, "device": "cpu"} | changed))
 
 
 def test_a_checkpoint_of_another_training(tmp_path):
     path = tmp_path / "run.safetensors"
     one(None, path)
-    with pytest.raises(ValueError, match="was written with steps 12, and this training has 13"):
+    with refuses("checkpoint-of-other-training", argument="checkpoint") as caught:
         one(None, path, steps=13)
-    with pytest.raises(ValueError, match=r"another model: first\.weight"):
+    assert "steps 12, but this training has 13" in str(caught.value)
+    with refuses("checkpoint-of-other-training", argument="checkpoint") as caught:
         train(planned(width=48), Toy(), STEPS, device="cpu", checkpoint=path, **COMMON)
+    assert "first.weight" in str(caught.value)
     path.write_bytes(b"something else")
-    with pytest.raises(ValueError, match="no checkpoint of train; remove it"):
+    with refuses("not-a-checkpoint", argument="checkpoint"):
         one(None, path)
 
 
-def test_the_folder_of_a_checkpoint_is_made_before_the_work(tmp_path):
+def test_the_folder_of_a_checkpoint_is_created_before_training(tmp_path):
     train(
         planned(), Toy(), 2, device="cpu", checkpoint=tmp_path / "no" / "such" / "run.safetensors"
     )
@@ -334,26 +351,23 @@ class OtherToy(Toy):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "before", "now"),
     [
-        ({"lr": 0.02}, "lr of first.weight 0.01, and this training has 0.02"),
-        ({"rule": "sp"}, "rule mup, and this training has sp"),
-        ({"optimizer": "lion"}, "optimizer adamw, and this training has lion"),
-        ({"weight_decay": 0.5}, "weight_decay of "),
-        ({"dropout": 0.1}, r"module blocks.0.dropout Dropout\(p=0.0"),
-        (
-            {"schedule": "cosine"},
-            r"schedule constant \(warmup 0, final 0\), and this training has cosine",
-        ),
-        ({"schedule": lambda step: 0.5}, "schedule constant"),
-        ({"clip": 1.0}, "clip None, and this training has 1.0"),
-        ({"data": OtherToy()}, "data toy, and this training has another toy"),
-        ({"data": Toy().batch(0, 0)}, "data toy"),
-        ({"loss": other_loss}, "loss None, and this training has other_loss"),
+        ({"lr": 0.02}, "lr of first.weight 0.01", "0.02"),
+        ({"rule": "sp"}, "rule mup", "sp"),
+        ({"optimizer": "lion"}, "optimizer adamw", "lion"),
+        ({"weight_decay": 0.5}, "weight_decay of ", ""),
+        ({"dropout": 0.1}, "module blocks.0.dropout Dropout(p=0.0", "Dropout(p=0.1"),
+        ({"schedule": "cosine"}, "schedule constant (warmup 0, final 0)", "cosine"),
+        ({"schedule": lambda step: 0.5}, "schedule constant", ""),
+        ({"clip": 1.0}, "clip None", "1.0"),
+        ({"data": OtherToy()}, "data toy", "another toy"),
+        ({"data": Toy().batch(0, 0)}, "data toy", ""),
+        ({"loss": other_loss}, "loss None", "other_loss"),
     ],
-    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_checkpoint_is_of_one_training(changed, said, tmp_path):
+def test_a_checkpoint_belongs_to_one_training(changed, before, now, tmp_path):
     path, call = tmp_path / "run.safetensors", {"data": Toy(), "steps": 2, "device": "cpu"}
     train(planned(), checkpoint=path, **call)
     of_train = {
@@ -362,21 +376,23 @@ def test_a_checkpoint_is_of_one_training(changed, said, tmp_path):
         if name in ("schedule", "clip", "data", "loss")
     }
     of_plan = {name: value for name, value in changed.items() if name not in of_train}
-    with pytest.raises(ValueError, match=f"was written with {said}"):
+    with refuses("checkpoint-of-other-training", argument="checkpoint") as caught:
         train(planned(**of_plan), checkpoint=path, **(call | of_train))
+    assert f"was written with {before}" in str(caught.value)
+    assert f"this training has {now}" in str(caught.value)
 
 
-def test_an_optimizer_of_ones_own_can_be_given_again(tmp_path):
+def test_an_optimizer_of_the_user_can_be_used_again(tmp_path):
     model = Net(8)
-    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     call = {
-        "optimizer": own,
+        "optimizer": optimizer,
         "schedule": "cosine",
         "device": "cpu",
         "checkpoint": tmp_path / "run.safetensors",
     }
     first = train(model, Toy(), 3, **call)
-    assert own.param_groups[0]["lr"] == 0.1
+    assert optimizer.param_groups[0]["lr"] == 0.1
     assert train(model, Toy(), 3, **call).losses.tolist() == first.losses.tolist()
 
 

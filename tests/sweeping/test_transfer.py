@@ -1,5 +1,5 @@
-"""Transfer studies on bowls with a known optimum: no false verdicts, intervals that hold, and no
-verdict without data."""
+"""Transfer studies on bowls with a known optimum: no false verdicts, intervals with the stated
+coverage, and no verdict without data."""
 
 import math
 
@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.bowls import BOWLS, sweep
+from support.errors import refuses
 from torch import nn
 
 import orderone as o1
+from orderone.core.codes import code_of
 from orderone.sweeping.drift import MOVES, TRANSFERS, UNKNOWN, predicted_drift
 from orderone.sweeping.optimum import ABOVE, BELOW, INSIDE, NOWHERE, Curve, draws, optimum
 from orderone.sweeping.transfer import Transfer
@@ -19,7 +21,7 @@ study = Transfer.from_frame
 
 
 def studies(drift: float, bowl: str, number: int, **settings) -> list[Transfer]:
-    """Grids lie anywhere with respect to the optimum."""
+    """Return studies of grids at random offsets from the optimum."""
     rng = np.random.default_rng(int(1000 * abs(drift)) + list(BOWLS).index(bowl))
     made = []
     for _ in range(number):
@@ -38,18 +40,18 @@ def share(made: list[Transfer], verdict: str) -> float:
 
 
 @EVERY
-def test_without_drift_it_never_says_that_the_optimum_moves(bowl):
+def test_without_drift_the_verdict_is_never_does_not_transfer(bowl):
     assert share(studies(0.0, bowl, 16), MOVES) <= 0.05
 
 
 @EVERY
-def test_with_a_drift_of_one_it_never_says_that_it_transfers(bowl):
+def test_with_a_drift_of_one_the_verdict_is_never_transfers(bowl):
     made = studies(-1.0, bowl, 16)
     assert share(made, TRANSFERS) == 0
     assert share(made, MOVES) >= 0.9
 
 
-def test_without_drift_it_says_so():
+def test_without_drift_the_verdict_is_transfers():
     assert share(studies(0.0, "parabola", 24), TRANSFERS) >= 0.9
 
 
@@ -59,7 +61,7 @@ def test_at_the_tolerance_neither_verdict_is_common():
     )  # 0.95 is nominal; the slow test counts more
 
 
-def test_noise_makes_it_silent_rather_than_wrong():
+def test_noise_makes_the_verdict_inconclusive_rather_than_wrong():
     made = studies(0.0, "parabola", 24, noise=0.1)
     assert share(made, MOVES) <= 0.05
     assert share(made, UNKNOWN) >= 0.8
@@ -76,7 +78,7 @@ def test_false_verdicts_and_the_coverage_of_the_drift(bowl, drift):
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.05])
-def test_the_interval_of_an_optimum_holds_it_as_often_as_it_says(noise):
+def test_the_interval_of_an_optimum_has_its_nominal_coverage(noise):
     rng, x, inside = np.random.default_rng(3), np.arange(-5.0, 6.0), []
     for _ in range(300):
         at = rng.uniform(-0.5, 0.5)
@@ -99,7 +101,7 @@ def test_a_parabola_is_found_exactly():
     assert o.low < o.x < o.high  # a grid is never exact
 
 
-def test_the_bootstrap_of_a_sum_is_that_of_the_textbook():
+def test_the_bootstrap_spread_of_a_mean_is_its_standard_error():
     """The spread of means of S draws from S numbers is sqrt((S - 1) / S) of their standard
     error."""
     values = np.random.default_rng(0).standard_normal(4)
@@ -108,7 +110,7 @@ def test_the_bootstrap_of_a_sum_is_that_of_the_textbook():
 
 
 @pytest.mark.parametrize(("at", "where"), [(-12.0, BELOW), (2.0, ABOVE), (-5.0, INSIDE)])
-def test_an_optimum_at_the_end_of_the_grid_is_no_number(at, where):
+def test_an_optimum_at_the_end_of_the_grid_has_no_number(at, where):
     x = np.arange(-10.0, 0.0)
     o = optimum(Curve(64, x, np.tile(0.05 * (x - at) ** 2, (2, 1))))
     assert o.beyond == where
@@ -116,7 +118,7 @@ def test_an_optimum_at_the_end_of_the_grid_is_no_number(at, where):
     assert o.low <= at <= o.high
 
 
-def test_all_diverged():
+def test_there_is_no_optimum_if_all_rates_diverged():
     assert optimum(Curve(64, np.arange(6.0), np.full((2, 6), np.inf))).beyond == NOWHERE
 
 
@@ -156,7 +158,7 @@ def test_predicted_drift(rule, optimizer, expected):
     assert predicted_drift(rule, optimizer, "width") == expected
 
 
-def test_where_theory_says_nothing():
+def test_the_predicted_drift_is_nan_without_a_theory():
     assert all(math.isnan(x) for x in predicted_drift("my own", "adamw", "width"))
     assert all(math.isnan(x) for x in predicted_drift("mup", "adamw", "depth"))
     assert predicted_drift("mup", "adamw", "depth", "completep") == (0, 0)
@@ -166,28 +168,36 @@ def test_where_theory_says_nothing():
 
 
 @pytest.mark.parametrize(
-    ("frame", "why", "remedy"),
+    ("frame", "code", "why", "remedy"),
     [
-        (sweep(widths=(64, 128)), "2 widths were run, and 3 are needed", "add widths"),
-        (sweep(rates=np.arange(-10.0, -6.0)), "4 learning rates", "add learning rates"),
-        (sweep(seeds=1), "1 seed", "2 seeds or more"),
-        (sweep(best=-14.5), "64, 128, 256, 512: the optimum is below the grid", "smaller"),
-        (sweep(best=-2.0), "above the grid", "larger"),
-        (sweep(-0.2, best=-12.9), "512: the optimum is below", "smaller"),
-        (sweep(noise=0.2), "neither within nor outside", "add seeds"),
-        (sweep(0.2, BOWLS["cliff"], noise=1e-4), "neither within nor outside", "finer grid"),
-        (sweep(bowl=lambda d: np.full_like(d, np.inf)), "all learning rates diverged", "smaller"),
+        (sweep(widths=(64, 128)), "needs-more-sizes", "2 widths", "add widths"),
+        (sweep(rates=np.arange(-10.0, -6.0)), "needs-more-rates", "4 learning rates", "rates"),
+        (sweep(seeds=1), "needs-more-seeds", "1 seed", "2 seeds"),
+        (sweep(best=-14.5), "optimum-outside-grid", "64, 128, 256, 512: ", "smaller"),
+        (sweep(best=-2.0), "optimum-outside-grid", "above", "larger"),
+        (sweep(-0.2, best=-12.9), "optimum-outside-grid", "width 512: ", "smaller"),
+        (sweep(noise=0.2), "drift-too-uncertain", "+-0.25", "seeds"),
+        (sweep(0.2, BOWLS["cliff"], noise=1e-4), "drift-too-uncertain", "+-0.25", "finer grid"),
+        (
+            sweep(bowl=lambda d: np.full_like(d, np.inf)),
+            "optimum-outside-grid",
+            "diverged",
+            "smaller",
+        ),
     ],
 )
-def test_says_that_data_are_lacking_why_and_what_to_do(frame, why, remedy):
+def test_without_enough_data_the_study_says_what_is_missing(frame, code, why, remedy):
     t = study(frame)
     assert t.verdict == UNKNOWN
+    assert code_of(t.drift["mup"].remedy) == code
     assert why in t.drift["mup"].why
     assert remedy in t.drift["mup"].remedy
-    assert why in " ".join(str(t).split())
+    text = " ".join(str(t).split())
+    assert text.startswith("mup: inconclusive (needs ")
+    assert f"{t.drift['mup'].why}; {t.drift['mup'].remedy}" in text
 
 
-def test_a_size_beyond_the_grid_takes_a_drift_not_back():
+def test_an_optimum_beyond_the_grid_does_not_hide_a_drift():
     t = study(sweep(-1.0, best=-9.0, widths=(64, 128, 256, 512, 1024, 2048)))
     assert t.optima["mup"][-1].beyond == BELOW
     assert t.verdict == MOVES
@@ -220,7 +230,7 @@ def test_a_loss_near_zero_stays_above_it():
     assert t.frame["loss"].to_numpy(float).min() > 0
 
 
-def test_a_rate_that_would_diverge_is_told():
+def test_the_table_marks_rates_that_diverge_at_another_size():
     t = study(sweep(-1.0, BOWLS["diverges above"], seeds=4))
     assert "diverges" in str(t)
     assert math.isinf(t.frame["regret"].iloc[-1])
@@ -233,9 +243,10 @@ def test_tables(two_rules):
     text = str(two_rules)
     assert text.startswith("mup transfers; standard does not transfer")
     assert "-1 to -1.5" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
-def test_regret_is_what_the_bowl_says(two_rules):
+def test_regret_is_that_of_the_bowl(two_rules):
     """Three doublings at -0.95 octaves each, in a bowl of 0.05 per octave squared."""
     frame = two_rules.frame.set_index(["rule", "width"])
     assert frame.loc[("standard", 512), "regret"] == pytest.approx(0.05 * (3 * 0.95) ** 2, rel=0.25)
@@ -299,51 +310,53 @@ def test_a_small_drift_is_carried_from_the_nearest_size():
 
 
 def test_a_target_without_a_second_seed_is_bounded_by_nothing():
-    told = study(sweep(seeds=1)).target(width=2048)
-    assert told.source == "largest"
-    assert "cannot be said" in str(told)
+    settings = study(sweep(seeds=1)).target(width=2048)
+    assert settings.source == "largest"
+    assert math.isinf(settings.regret)
+    assert settings.outlook in " ".join(str(settings).split())
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "words"),
     [
         (
             sweep(-3.0, widths=(64, 128, 256), rates=np.arange(-12.0, -2)),
-            "seems to move by -2.*widen the grid to smaller",
+            ["move by -2", "width 256: ", "smaller"],
         ),
-        (sweep(-3.0, widths=(64, 128)), "seems to move by -3.*; add widths"),
-        (
-            sweep(-0.2, best=-12.9),
-            "0.000101 would be expected at width 512, whose optimum is below 6.1e-05; widen",
-        ),
-        (sweep(3.0, widths=(64, 128, 256), rates=np.arange(-12.0, -3)), "widen the grid to larger"),
+        (sweep(-3.0, widths=(64, 128)), ["move by -3", "add widths"]),
+        (sweep(-0.2, best=-12.9), ["0.000101", "width 512", "below 6.1e-05", "smaller"]),
+        (sweep(3.0, widths=(64, 128, 256), rates=np.arange(-12.0, -3)), ["larger"]),
     ],
 )
-def test_no_rate_is_named_against_the_evidence(frame, said):
-    with pytest.raises(ValueError, match=f"no learning rate can be named for width 1024: .*{said}"):
+def test_no_rate_is_named_against_the_evidence(frame, words):
+    with refuses("no-learning-rate", argument="width") as caught:
         study(frame).target(width=1024)
+    for word in ["width 1024", *words]:
+        assert word in str(caught.value)
 
 
-def test_a_width_where_everything_diverges_speaks_against_the_rates_of_others():
+def test_a_width_where_everything_diverges_contradicts_the_rates_of_others():
     frame = sweep(widths=(64, 128, 256))
     frame.loc[frame["width"] == 256, "loss"] = np.inf
-    with pytest.raises(
-        ValueError, match=r"at width 256, whose optimum is below .*; widen the grid to smaller"
-    ):
+    with refuses("no-learning-rate", argument="width") as caught:
         study(frame).target(width=512)
+    assert "at width 256, but its best lr is below" in str(caught.value)
+    assert "smaller" in str(caught.value)
 
 
-def test_an_extrapolation_that_agrees_with_a_bound_is_given():
-    told = study(sweep(-1.0, best=-9.0, widths=(64, 128, 256, 512, 1024, 2048))).target(width=4096)
-    assert told.source == "extrapolated"
-    assert np.log2(told.lr) == pytest.approx(-15, abs=0.3)
+def test_an_extrapolation_that_agrees_with_a_bound_is_returned():
+    t = study(sweep(-1.0, best=-9.0, widths=(64, 128, 256, 512, 1024, 2048)))
+    settings = t.target(width=4096)
+    assert settings.source == "extrapolated"
+    assert np.log2(settings.lr) == pytest.approx(-15, abs=0.3)
 
 
-def test_missing_trainings_are_told():
+def test_a_note_counts_missing_trainings():
     frame = sweep()
     gone = (frame["width"] == 128) & (frame["seed"] == 2) & (frame["lr"] > 0.1)
     t = study(frame[~gone])  # pyright: ignore[reportArgumentType]
     assert t.verdict == TRANSFERS
+    assert code_of(t.notes[0]) == "incomplete-grid"
     assert "2 of 3 seeds" in t.notes[0]
 
 
@@ -357,27 +370,26 @@ def test_failed_and_pruned_trainings_are_left_out_and_nan_is_divergence():
 
 def test_other_settings_must_be_chosen():
     frame = pd.concat([sweep().assign(weight_decay=w) for w in (0.0, 0.1)])
-    with pytest.raises(
-        ValueError, match=r"one weight_decay for all trainings, got 0, 0\.1; choose one with where="
-    ):
+    with refuses("choose-with-where", argument="where") as caught:
         study(frame)
+    assert "one weight_decay for all trainings, got 0, 0.1;" in str(caught.value)
     assert study(frame, where={"weight_decay": 0.1}).verdict == TRANSFERS
 
 
 @pytest.mark.parametrize("form", [float, str, "Int64"])
-def test_sizes_are_numbers_in_whatever_form(form):
+def test_sizes_may_be_stored_as_floats_or_text(form):
     t = study(sweep(widths=(64, 128, 256)).astype({"width": form}))
     assert [o.size for o in t.optima["mup"]] == [64, 128, 256]
     assert (t.base, t.verdict) == (64, TRANSFERS)
 
 
-def test_words_of_a_file_are_read_as_what_they_mean():
+def test_numbers_and_booleans_may_be_stored_as_text():
     plain = sweep().assign(diverged=False)
     words = plain.astype({"lr": str, "loss": str, "diverged": str})
     assert study(words).frame.equals(study(plain).frame)
 
 
-def test_empty_columns_are_as_good_as_none():
+def test_empty_columns_are_ignored():
     t = study(sweep().assign(rule=None, data_seed=np.nan, depth=np.nan))
     assert t.rules == ("mup",)
     assert t.verdict == TRANSFERS
@@ -386,7 +398,7 @@ def test_empty_columns_are_as_good_as_none():
 @pytest.mark.parametrize(
     "others", [lambda x: np.full_like(x, 2.0), lambda x: np.where(x > -6, np.inf, 2.0)]
 )
-def test_equal_losses_are_on_no_side_of_the_grid(others):
+def test_equal_losses_have_no_optimum(others):
     x = np.arange(-10.0, -2.0)
     rows = [
         (w, s, 2.0**a, loss)
@@ -395,65 +407,103 @@ def test_equal_losses_are_on_no_side_of_the_grid(others):
         for a, loss in zip(x, others(x), strict=True)
     ]
     t = study(pd.DataFrame(rows, columns=["width", "seed", "lr", "loss"]))
-    assert t.drift["mup"].why == "width 8, 16, 32: the losses do not tell the learning rates apart"
+    assert t.drift["mup"].why.startswith("width 8, 16, 32: ")
+    assert code_of(t.drift["mup"].remedy) == "equal-losses"
     assert t.drift["mup"].remedy.startswith("train longer")
-    assert "all equal" in str(t)
-    with pytest.raises(ValueError, match="nothing to carry over; train longer"):
+    assert "equal" in str(t)
+    with refuses("no-learning-rate", argument="width") as caught:
         t.target(width=64)
+    assert "train longer" in str(caught.value)
 
 
-def test_one_learning_rate_is_no_grid():
+def test_one_learning_rate_is_not_a_grid():
     t = study(sweep(rates=np.array([-8.0])))
-    assert t.drift["mup"].why == "1 learning rate was run, and 5 are needed"
-    assert "one rate only" in str(t)
+    assert t.drift["mup"].why.startswith("1 learning rate was run, but 5 ")
+    assert code_of(t.drift["mup"].remedy) == "needs-more-rates"
+    assert "only one lr" in str(t)
     assert "below" not in str(t)
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "code", "argument", "words"),
     [
         (
             lambda: study(sweep().assign(width="wide")),
-            "expected numbers in the column 'width', got 'wide'",
+            "invalid-argument",
+            "frame",
+            "numbers in the column 'width', got 'wide'",
         ),
         (
             lambda: study(sweep().assign(width=lambda f: f["width"] + 0.5)),
-            "whole numbers, 1 or more, as width, got 64.5",
+            "invalid-argument",
+            "frame",
+            "whole numbers, 1 or more, in the column 'width', got 64.5",
+        ),
+        (lambda: study(gap(sweep(), "width")), "frame-has-gaps", "frame", "width"),
+        (lambda: study(gap(sweep(), "width"), over="width"), "frame-has-gaps", "frame", "width"),
+        (lambda: study(gap(sweep(), "rule")), "frame-has-gaps", "frame", "rule"),
+        (lambda: study(gap(sweep(), "seed")), "frame-has-gaps", "frame", "seed"),
+        (lambda: study(sweep().assign(loss="good")), "invalid-argument", "frame", "'loss'"),
+        (lambda: study([1, 2]), "wrong-type", "frame", "got list"),  # pyright: ignore[reportArgumentType]
+        (lambda: study(sweep().drop(columns="loss")), "frame-needs-column", "frame", "'loss'"),
+        (lambda: study(sweep().iloc[:0]), "frame-without-rows", "frame", "no rows"),
+        (
+            lambda: study(sweep().assign(status="failed")),
+            "frame-without-rows",
+            "frame",
+            "only failed",
         ),
         (
-            lambda: study(gap(sweep(), "width")),
-            "a width in every row, and 1 have none; fill them in, or drop",
+            lambda: study(sweep().drop(columns="width")),
+            "frame-needs-column",
+            "frame",
+            "width or depth",
+        ),
+        (lambda: study(sweep().assign(lr=0.0)), "invalid-argument", "frame", "rates, got 0"),
+        (
+            lambda: study(pd.concat([sweep(), sweep()])),
+            "choose-with-where",
+            "frame",
+            "2 trainings have the same settings (mup, width 64",
         ),
         (
-            lambda: study(gap(sweep(), "width"), over="width"),
-            "a width in every row, and 1 have none",
+            lambda: study(pd.concat([sweep().assign(heads=h) for h in (1, 2)])),
+            "choose-with-where",
+            "frame",
+            "differ in heads",
         ),
-        (lambda: study(gap(sweep(), "rule")), "a rule in every row, and 1 have none"),
-        (lambda: study(gap(sweep(), "seed")), "a seed in every row, and 1 have none"),
-        (lambda: study(sweep().assign(loss="good")), "expected numbers in the column 'loss'"),
-        (lambda: study([1, 2]), "expected a DataFrame"),  # pyright: ignore[reportArgumentType]
-        (lambda: study(sweep().drop(columns="loss")), "expected a column 'loss'"),
-        (lambda: study(sweep().iloc[:0]), "expected one row a training"),
-        (lambda: study(sweep().drop(columns="width")), "width or depth"),
-        (lambda: study(sweep().assign(lr=0.0)), "positive learning rates, got 0"),
-        (lambda: study(pd.concat([sweep(), sweep()])), "2 trainings of mup, width 64"),
-        (lambda: study(pd.concat([sweep().assign(heads=h) for h in (1, 2)])), "differ in heads"),
-        (lambda: study(sweep().assign(depth=np.arange(144) % 2)), "both width and depth vary"),
-        (lambda: study(sweep(), over="heigth"), "unknown axis"),
-        (lambda: study(sweep(), where={"rule": "sp"}), "no row has rule = 'sp'; there are mup"),
-        (lambda: study(sweep(), where={"x": 1}), "no column is called 'x'"),
-        (lambda: study(sweep(), tolerance=0), "tolerance"),
-        (lambda: study(sweep(), confidence=1.0), "confidence"),
-        (lambda: study(sweep()).target(), "give width="),
-        (lambda: study(sweep()).target(depth=3), "give width="),
-        (lambda: study(sweep()).target(width=1.5), "width: expected a whole number"),  # pyright: ignore[reportArgumentType]
-        (lambda: study(sweep()).target(width=64, rule="sp"), "expected one of mup, got 'sp'"),
-        (lambda: study(sweep(best=-20)).target(width=64), "nothing to carry over; widen the grid"),
-        (lambda: study(sweep()).save_plan("plan.json", width=64), "give build="),
+        (
+            lambda: study(sweep().assign(depth=np.arange(144) % 2)),
+            "choose-with-where",
+            "over",
+            "width and depth",
+        ),
+        (lambda: study(sweep(), over="heigth"), "unknown-name", "axis", "'heigth'"),
+        (lambda: study(sweep(), where={"rule": "sp"}), "unknown-name", "where", "(mup), got 'sp'"),
+        (lambda: study(sweep(), where={"x": 1}), "unknown-name", "where", "'x'"),
+        (lambda: study(sweep()).target(), "invalid-argument", "width", "pass width="),
+        (lambda: study(sweep()).target(depth=3), "invalid-argument", "width", "pass width="),
+        (lambda: study(sweep()).target(width=64, rule="sp"), "unknown-name", "rule", "mup"),
+        (lambda: study(sweep(best=-20)).target(width=64), "no-learning-rate", "width", "widen"),
+        (lambda: study(sweep()).save_plan("plan.json", width=64), "wrong-type", "build", "build="),
     ],
 )
-def test_says_what_is_wrong(call, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_input_is_named(call, code, argument, words):
+    with refuses(code, argument=argument) as caught:
+        call()
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: study(sweep(), tolerance=0), "tolerance"),
+        (lambda: study(sweep(), confidence=1.0), "confidence"),
+        (lambda: study(sweep()).target(width=1.5), "width: expected a whole number"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_wrong_numbers_are_named(call, argument):
+    with pytest.raises(ValueError, match=argument):
         call()
 
 

@@ -1,4 +1,4 @@
-"""What makes two trials the same, and what makes them different."""
+"""Identity of trials: equal settings and code give equal keys, and others give other keys."""
 
 import functools
 import json
@@ -39,7 +39,7 @@ def job(**changed) -> Job:
 
 
 @given(st.dictionaries(st.text(max_size=5), SCALARS, max_size=5))
-def test_the_key_is_that_of_the_values_in_any_order_and_survives_json(settings):
+def test_the_key_does_not_depend_on_order_and_survives_json(settings):
     shuffled = dict(reversed(settings.items()))
     assert Trial(settings).key == Trial(shuffled).key == Trial(json.loads(canonical(settings))).key
 
@@ -49,7 +49,7 @@ def test_learning_rates_that_differ_at_all_are_different_trials(one, other):
     assert (Trial({"lr": one}).key == Trial({"lr": other}).key) == (one == other)
 
 
-def test_nan_is_no_setting():
+def test_nan_is_not_a_setting():
     with pytest.raises(ValueError, match="not JSON compliant"):
         _ = Trial({"lr": float("nan")}).key
 
@@ -72,7 +72,7 @@ def test_nan_is_no_setting():
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_whatever_changes_results_changes_the_fingerprint(changed):
+def test_settings_that_change_results_change_the_fingerprint(changed):
     assert job(**changed).fingerprint != job().fingerprint
 
 
@@ -80,11 +80,11 @@ def test_whatever_changes_results_changes_the_fingerprint(changed):
     "changed",
     [{"device": "cuda"}, {"report_every": 7}, {"together": 3}, {"checkpoint_seconds": 1.0}],
 )
-def test_how_it_is_run_does_not(changed):
+def test_execution_settings_do_not_change_the_fingerprint(changed):
     assert job(**changed).fingerprint == job().fingerprint
 
 
-def test_a_name_of_the_users_own_stands_for_the_code():
+def test_a_name_replaces_the_code_in_the_fingerprint():
     assert (
         job(name="mine").fingerprint
         == job(name="mine", build=lambda width: nn.Linear(width, 1)).fingerprint
@@ -130,20 +130,20 @@ def build(width): return Net().go()
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch):
-    """A module from its text, as a script that was edited and is run again."""
+    """Return a function that imports a text as the module `script`."""
     numbers = count()
 
     def run(text: str) -> Any:
         (path := tmp_path / f"script_{next(numbers)}.py").write_text(text)
-        found: Any = spec_from_file_location("script", path)
-        monkeypatch.setitem(sys.modules, "script", module := module_from_spec(found))
-        found.loader.exec_module(module)
+        spec: Any = spec_from_file_location("script", path)
+        monkeypatch.setitem(sys.modules, "script", module := module_from_spec(spec))
+        spec.loader.exec_module(module)
         return module
 
     return run
 
 
-def test_a_script_is_looked_through_to_what_its_build_uses(script):
+def test_the_identity_of_build_includes_what_it_uses(script):
     def fingerprint(size=1, inside=2, comment=""):
         return identity(script(SCRIPT.format(size=size, inside=inside, comment=comment)).build)
 
@@ -182,7 +182,7 @@ def test_a_script_is_looked_through_to_what_its_build_uses(script):
         ("X = functools.partial(max, 1)", "X = functools.partial(max, 2)"),
     ],
 )
-def test_globals_of_a_script_belong_to_what_uses_them(before, after, script):
+def test_the_identity_of_a_function_includes_its_globals(before, after, script):
     text = (
         "import functools\nfrom types import SimpleNamespace\nimport numpy as np\nimport"
         " torch\nfrom torch import nn\n"
@@ -203,20 +203,20 @@ build, data = Build(), Data()
 """
 
 
-def test_the_class_of_what_is_called_counts(script):
-    def told(inside):
+def test_the_identity_of_an_object_includes_its_class(script):
+    def identities(inside):
         made = script(CALLABLES.format(inside=inside))
         named = job(data=read_source(made.data), name="mine").fingerprint
         return canonical(identity(made.build)), canonical(read_source(made.data).name), named
 
-    one, same, other = told(1), told(1), told(2)
+    one, same, other = identities(1), identities(1), identities(2)
     assert one == same
     assert one[0] != other[0]
     assert one[1] != other[1]
-    assert one[2] == other[2]  # a name of the user's own stands for a task without one
+    assert one[2] == other[2]  # the name of the job replaces the code of a task without a name
 
 
-def test_functions_that_all_use_each_other_take_no_time(script):
+def test_functions_that_all_use_each_other_are_described_once(script):
     names = [f"f{i}" for i in range(30)]
     module = script(
         "\n".join(
@@ -227,11 +227,11 @@ def test_functions_that_all_use_each_other_take_no_time(script):
     assert canonical(identity(module.f0))
 
 
-def test_a_lambda_is_the_same_whatever_the_order_of_its_sets():
-    """That order is another one in every process; here 0 and 8 collide in a table of eight."""
+def test_the_order_of_sets_does_not_change_a_lambda():
+    """The order of a set differs between processes; here 0 and 8 collide in a table of eight."""
     made: Any = lambda x: x in {0, 8}  # noqa: E731
     sets = [frozenset([0, 8]), frozenset([8, 0]), frozenset([0, 16])]
     assert repr(sets[0]) != repr(sets[1])
     codes = [made.__code__.replace(co_consts=(None, (kind,))) for kind in sets]
-    told = [canonical(identity(FunctionType(code, {}, "<lambda>"))) for code in codes]
-    assert told[0] == told[1] != told[2]
+    keys = [canonical(identity(FunctionType(code, {}, "<lambda>"))) for code in codes]
+    assert keys[0] == keys[1] != keys[2]

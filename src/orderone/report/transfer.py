@@ -16,8 +16,8 @@ from orderone.sweeping.transfer_text import (
     headline,
     optima_table,
     predicted,
-    said,
     slope,
+    verdicts,
 )
 
 # one colour per rule, distinct for colour-blind readers too
@@ -33,9 +33,7 @@ def write_transfer(
     `target` is the result of `t.target(...)`; by default the settings for twice the largest size.
     """
     notes = [headline(t)]
-    verdicts = []
     for drift in t.drift.values():
-        verdicts.append(f"{drift.rule} {said(drift.verdict)}")
         note = f"{drift.rule}: {drift.why}"
         if drift.remedy:
             note += f"; {drift.remedy}"
@@ -47,7 +45,7 @@ def write_transfer(
         code = f"# {target.why}\n# {target.outlook}\n{target.snippet}"
     return write_figures(
         path,
-        f"{title}: " + "; ".join(verdicts),
+        f"{title}: {verdicts(t)}",
         [_losses(t), _drift(t)],
         [*notes, *t.notes],
         [optima_table(t), drift_table(t)],

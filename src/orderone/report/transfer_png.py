@@ -12,7 +12,7 @@ from orderone.report.inputs import FilePath, TransferInput
 from orderone.report.small_panel import GREY, GRID, INK, text
 from orderone.report.transfer import RULES, ceiling, floor, line_through, sizes
 from orderone.sweeping.optimum import INSIDE, Curve, Optimum
-from orderone.sweeping.transfer_text import headline, predicted, said, slope
+from orderone.sweeping.transfer_text import headline, predicted, slope, verdicts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,12 +141,11 @@ def _drift_of_rule(axes: Axes, t: TransferInput, rule: str, colour: str) -> None
 def _head(figure: Figure, t: TransferInput, title: str) -> None:
     width, height = figure.get_size_inches()
     left = 0.14 / width
-    verdicts = "; ".join(f"{drift.rule} {said(drift.verdict)}" for drift in t.drift.values())
     text(
         figure,
         left,
         1 - 0.12 / height,
-        f"{title}: {verdicts}",
+        f"{title}: {verdicts(t)}",
         fontsize=12,
         weight="bold",
         va="top",

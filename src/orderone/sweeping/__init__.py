@@ -1,5 +1,4 @@
-"""Many trainings, and what they say together: sweeps of small models, and whether their best
-settings carry over."""
+"""Sweeps of small models, and tests whether their best learning rate transfers to large ones."""
 
 from orderone.sweeping.options import Execution, Search, Training
 from orderone.sweeping.result import Interrupted, Sweep

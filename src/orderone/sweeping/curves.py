@@ -1,20 +1,23 @@
-"""A tidy frame (one row a training: width or depth, rule, lr, seed, loss) as curves: losses by seed
-and learning rate."""
+"""Read a tidy frame (one row per training: width or depth, rule, lr, seed, loss) into curves.
+
+A curve has the losses of one size by seed and learning rate.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from orderone.core.errors import one_of
+from orderone.core.codes import with_code
+from orderone.core.errors import InputError, one_of
 from orderone.sweeping.optimum import Curve
 from orderone.sweeping.trial import KNOWN, SIZES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEFT_OUT = ("failed", "stopped")  # no loss at the end, or one from before the end
-FREE = ("rule", "lr", "seed", "data_seed")  # may vary in a study; everything else is held
+LEFT_OUT = ("failed", "stopped")  # these have no loss at the end of training
+FREE = ("rule", "lr", "seed", "data_seed")  # may vary in a study; all else must be constant
 RESULTS = (
     "loss",
     "evaluation",
@@ -24,10 +27,10 @@ RESULTS = (
     "status",
     "error",
     "key",
-)  # settings are the others
+)  # all other columns are settings
 NO = ("false", "no", "0", "0.0", "", "nan", "none", "<na>")
-# A DataFrame and a Series, which `_checked` makes sure of. The types of pandas do not tell them
-# apart: by them, a column of a frame may be a frame.
+# A DataFrame and a Series; `_checked` makes sure of that. The type stubs of pandas do not
+# distinguish them: they say that a column of a frame may be a frame.
 Rows: TypeAlias = Any
 Column: TypeAlias = Any
 Curves = dict[str, list[Curve]]  # by rule, the smallest size first
@@ -36,11 +39,11 @@ Curves = dict[str, list[Curve]]  # by rule, the smallest size first
 def read_curves(
     frame: "pd.DataFrame", over: str | None, where: Mapping[str, object]
 ) -> tuple[str, Curves, list[str]]:
-    """The axis, the curves, and what had to be left out."""
-    rows: Rows = _ruled(_selected(_checked(frame), where))
+    """Return the axis (width or depth), the curves by rule, and notes on rows left out."""
+    rows: Rows = _with_rule(_selected(_checked(frame), where))
     axis = _axis(rows, over)
     rows = rows.assign(**{axis: _sizes(rows[axis], axis)})
-    _held(rows, axis)
+    _check_constant(rows, axis)
     rows = rows.assign(loss=_losses(rows), seed=_seeds(rows))
     notes: list[str] = []
     curves: Curves = {}
@@ -56,52 +59,67 @@ def _checked(frame: object) -> "pd.DataFrame":
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
-        raise ValueError(
-            f"frame: expected a DataFrame with one row a training, got {type(frame).__name__}"
+        raise InputError(
+            "frame: expected a pandas DataFrame with one row per training, got"
+            f" {type(frame).__name__}",
+            "wrong-type",
+            argument="frame",
         )
     for name in ("lr", "loss"):
         if name not in frame:
-            raise ValueError(
+            raise InputError(
                 f"frame: expected a column {name!r}, got {', '.join(map(str, frame.columns))};"
-                " rename yours"
+                " rename your column",
+                "frame-needs-column",
+                argument="frame",
             )
     if not len(frame):
-        raise ValueError("frame: expected one row a training, got none; run the sweep first")
+        raise InputError(
+            "frame: expected one row per training, got no rows; run the sweep first",
+            "frame-without-rows",
+            argument="frame",
+        )
     frame = frame.assign(lr=_numbers(frame["lr"], "lr"), loss=_numbers(frame["loss"], "loss"))
     rates = frame["lr"].to_numpy(float)
     if not (np.isfinite(rates) & (rates > 0)).all():
         wrong = rates[~(np.isfinite(rates) & (rates > 0))][0]
-        raise ValueError(f"frame: expected positive learning rates, got {wrong}; drop those rows")
+        raise InputError(
+            f"frame: expected positive learning rates, got {wrong}; drop those rows",
+            argument="frame",
+        )
     return frame
 
 
 def _numbers(column: Column, name: str) -> Column:
-    """Return a column as floats, also where a file has words for them; nan for a gap."""
+    """Return a column as floats, also if a file has them as text; nan for a missing value."""
     import pandas as pd
 
     read: Any = pd.to_numeric(column, errors="coerce")
     numbers = read.astype(float)
     wrong = numbers.isna() & column.notna()
     if wrong.any():
-        raise ValueError(
-            f"frame: expected numbers in the column {name!r}, got {column[wrong].iloc[0]!r}"
+        raise InputError(
+            f"frame: expected numbers in the column {name!r}, got {column[wrong].iloc[0]!r}",
+            argument="frame",
         )
     return numbers
 
 
 def _sizes(column: Column, axis: str) -> Column:
-    """Whole numbers, in whatever form: a file with a gap makes floats of them."""
+    """Return a column as whole numbers, also if they are stored as floats or text."""
     sizes = _numbers(column, axis)
     whole = np.isfinite(sizes) & (sizes == sizes.round()) & (sizes >= 1)
     if not whole.all():
-        raise ValueError(
-            f"frame: expected whole numbers, 1 or more, as {axis}, got {column[~whole].iloc[0]}"
+        raise InputError(
+            f"frame: expected whole numbers, 1 or more, in the column {axis!r}, got"
+            f" {column[~whole].iloc[0]}",
+            argument="frame",
         )
     return sizes.astype(int)
 
 
-def _ruled(frame: Rows) -> "pd.DataFrame":
-    """Without any rule, muP is meant."""
+def _with_rule(frame: Rows) -> "pd.DataFrame":
+    """Return the frame with a rule in every row; without such a column, the rule is mup."""
     if "rule" not in frame or frame["rule"].isna().all():
         return frame.assign(rule="mup")
     _no_gaps(frame, "rule")
@@ -111,30 +129,40 @@ def _ruled(frame: Rows) -> "pd.DataFrame":
 def _no_gaps(frame: Rows, name: str) -> None:
     gaps = int(frame[name].isna().sum())
     if gaps > 0:
-        raise ValueError(
-            f"frame: expected a {name} in every row, and {gaps} have none; fill them in, or drop"
-            " those rows"
+        raise InputError(
+            f"frame: expected a {name} in every row, but it is missing in {gaps}; fill it in, or"
+            " drop those rows",
+            "frame-has-gaps",
+            argument="frame",
         )
 
 
 def _selected(frame: Rows, where: Mapping[str, object]) -> "pd.DataFrame":
     for name, value in where.items():
         if name not in frame:
-            raise ValueError(
-                f"where: no column is called {name!r}; there are"
-                f" {', '.join(map(str, frame.columns))}"
+            raise InputError(
+                f"where: expected names of columns ({', '.join(map(str, frame.columns))}), got"
+                f" {name!r}",
+                "unknown-name",
+                argument="where",
             )
-        kept = frame[name] == value
-        if not kept.any():
-            raise ValueError(
-                f"where: no row has {name} = {value!r}; there are {_values(frame[name])}"
+        selected = frame[name] == value
+        if not selected.any():
+            raise InputError(
+                f"where: expected a value in the column {name!r} ({_values(frame[name])}), got"
+                f" {value!r}",
+                "unknown-name",
+                argument="where",
             )
-        frame = frame[kept]
+        frame = frame[selected]
     if "status" in frame:
         frame = frame[~frame["status"].isin(LEFT_OUT)]
     if not len(frame):
-        raise ValueError(
-            "frame: expected trainings that came to their end, got none; run the sweep first"
+        raise InputError(
+            "frame: expected finished trainings, got only failed or stopped ones; run the sweep"
+            " to its end first",
+            "frame-without-rows",
+            argument="frame",
         )
     return frame
 
@@ -145,9 +173,11 @@ def _axis(frame: Rows, over: str | None) -> str:
     present = [name for name in SIZES if name in frame and frame[name].notna().all()]
     varying = [name for name in present if frame[name].nunique() > 1]
     if over is None and len(varying) > 1:
-        raise ValueError(
-            "frame: both width and depth vary; say over='width' and where={'depth': ...}, or the"
-            " reverse"
+        raise InputError(
+            "frame: both width and depth vary; pass over='width' and where={'depth': ...}, or the"
+            " reverse",
+            "choose-with-where",
+            argument="over",
         )
     axis = over or (varying or present or [None])[0]
     if axis not in present:
@@ -157,37 +187,40 @@ def _axis(frame: Rows, over: str | None) -> str:
         for name in candidates:
             if name in frame and frame[name].notna().any():
                 _no_gaps(frame, name)
-        raise ValueError(
+        raise InputError(
             f"frame: expected a column {axis or 'width or depth'} with the size of every training,"
-            " got none"
+            " got none",
+            "frame-needs-column",
+            argument="frame",
         )
     return axis
 
 
-def _held(frame: Rows, axis: str) -> None:
-    """One optimum has one set of other settings."""
+def _check_constant(frame: Rows, axis: str) -> None:
+    """Raise an InputError if a setting varies that must be the same in all trainings."""
     for name in KNOWN:
         if name not in (*FREE, axis) and name in frame and frame[name].nunique(dropna=False) > 1:
-            raise ValueError(
+            best = frame.loc[frame["loss"].astype(float).idxmin(), name]
+            raise InputError(
                 f"frame: expected one {name} for all trainings, got {_values(frame[name])}; choose"
-                f" one with where={{{name!r}:"
-                f" {frame.loc[frame['loss'].astype(float).idxmin(), name]!r}}} (the best loss"
-                " has it)"
+                f" one, for example where={{{name!r}: {best!r}}}, which has the lowest loss",
+                "choose-with-where",
+                argument="where",
             )
 
 
 def _losses(frame: Rows) -> np.ndarray:
-    """inf where training diverged: above any number."""
+    """Return the losses, inf where training diverged."""
     losses = frame["loss"].to_numpy(float)
     if "diverged" in frame:
-        diverged = _true(frame["diverged"])
+        diverged = _is_true(frame["diverged"])
     else:
         diverged = np.zeros(len(losses), bool)
     return np.where(np.isfinite(losses) & ~diverged, losses, np.inf)
 
 
-def _true(column: Column) -> np.ndarray:
-    """A gap is no, and so are the words for no."""
+def _is_true(column: Column) -> np.ndarray:
+    """Return a column as booleans; missing values and words such as "no" are False."""
     return np.array([str(value).strip().lower() not in NO for value in column])
 
 
@@ -201,32 +234,45 @@ def _seeds(frame: Rows) -> list[tuple[object, ...]]:
     return [()] * len(frame)
 
 
-def _curve(size: int, rows: Rows, called: str, notes: list[str]) -> Curve:
-    double = rows.duplicated(["lr", "seed"], keep=False)
-    if double.any():
-        first = rows[double].iloc[0]
-        same = rows[(rows["lr"] == first["lr"]) & (rows["seed"] == first["seed"])]
-        names = [name for name in same if name not in RESULTS and same[name].nunique() > 1]
-        if names:
-            differ = f"; they differ in {', '.join(names)}: choose with where={{...}}"
-        else:
-            differ = "; drop one"
-        raise ValueError(
-            f"frame: {len(same)} trainings of {called}, lr {first['lr']:g} and one seed{differ}"
-        )
+def _curve(size: int, rows: Rows, name: str, notes: list[str]) -> Curve:
+    _check_unique(rows, name)
     table = rows.pivot(index="seed", columns="lr", values="loss").sort_index(axis=1)
     full = _complete(table)
     if full.shape != table.shape:
-        notes.append(
-            f"{called}: trainings are missing; {full.shape[0]} of {table.shape[0]} seeds and"
+        text = (
+            f"{name}: some trainings are missing; {full.shape[0]} of {table.shape[0]} seeds and"
             f" {full.shape[1]} of {table.shape[1]} learning rates are used"
         )
+        notes.append(with_code(text, "incomplete-grid"))
     return Curve(size, np.log2(full.columns.to_numpy(float)), full.to_numpy(float))
 
 
+def _check_unique(rows: Rows, name: str) -> None:
+    """Raise an InputError if two trainings have the same learning rate and seed."""
+    repeated = rows.duplicated(["lr", "seed"], keep=False)
+    if not repeated.any():
+        return
+    first = rows[repeated].iloc[0]
+    same = rows[(rows["lr"] == first["lr"]) & (rows["seed"] == first["seed"])]
+    differing = [column for column in same if column not in RESULTS and same[column].nunique() > 1]
+    if differing:
+        remedy = f"they differ in {', '.join(differing)}: choose one with where={{...}}"
+    else:
+        remedy = "drop all but one"
+    raise InputError(
+        f"frame: {len(same)} trainings have the same settings ({name}, lr {first['lr']:g}, same"
+        f" seed); {remedy}",
+        "choose-with-where",
+        argument="frame",
+    )
+
+
 def _complete(table: "pd.DataFrame") -> "pd.DataFrame":
-    """Every seed with every rate: seeds that miss one are left out while two others stay, otherwise
-    rates are."""
+    """Return a table without missing values.
+
+    Drop the seeds that miss a learning rate if two or more seeds remain; otherwise drop the
+    learning rates that miss a seed.
+    """
     seeds = table.dropna()
     if len(seeds) >= min(2, len(table)):
         return seeds

@@ -1,20 +1,19 @@
-"""How the best learning rate moves with the size: octaves per doubling, beside what theory
-predicts, and a verdict.
+"""Drift of the best learning rate with the size, in octaves per doubling, and a verdict.
 
-    x*(n) = x*(n0) + drift log2(n / n0)
+    x*(n) = x*(n0) + drift log2(n / n0),   x = log2(lr)
 
-by least squares over the sizes; the errors of the optima are independent, so that of the slope is
-their weighted sum, with Welch-Satterthwaite's degrees of freedom. (Seeds that share their data
-between sizes make optima move together, which a slope does not see: taking them as independent errs
-on the safe side.) The interval I of the drift decides:
+The drift is the least-squares slope over the sizes. The errors of the optima are independent, so
+the error of the slope is their weighted sum, with Welch-Satterthwaite's degrees of freedom. (Seeds
+that share their data between sizes move all optima together, which does not change the slope:
+treating them as independent errs on the safe side.) The interval I of the drift decides:
 
     transfers           I lies within +-tolerance, and no optimum is beyond the grid
     does not transfer   I lies outside, on one side
-    not enough data     anything else: what is missing, and the remedy
+    not enough data     anything else; `why` and `remedy` say what is missing
 
-Theory: a rate n^-c of a rule is stable up to n^-c*, so one common factor must fall like n^-(c* - c)
-for the role that needs it most. That is the drift in width, from full alignment to the worst
-(docs/exponents.md).
+Theory: a learning rate n^-c of a rule is stable up to n^-c*, so one common factor must fall like
+n^-(c* - c) for the role that needs it most. That is the predicted drift in width, from full to
+worst alignment (docs/exponents.md).
 """
 
 import math
@@ -24,6 +23,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from orderone.core.codes import with_code
 from orderone.core.inputs import Name
 from orderone.optimizers.table import law_name
 from orderone.rules import get, names
@@ -44,25 +44,26 @@ from orderone.theory.exponents import Parameterization, max_lr
 TRANSFERS = "transfers"
 MOVES = "does not transfer"
 UNKNOWN = "not enough data"
+# smallest numbers that allow a verdict
 SIZES = 3
 RATES = 5
-SEEDS = 2  # fewest
+SEEDS = 2
 
 
 @dataclass(frozen=True)
 class Drift:
-    """Octaves of log2(lr) per doubling of the size."""
+    """Drift of the best learning rate of one rule, in octaves per doubling of the size."""
 
     rule: str
     slope: float
     low: float
     high: float
-    error: float  # standard, of the slope
-    # under full and under the worst alignment; nan where theory says nothing
+    error: float  # standard error of the slope
+    # for full and worst alignment; nan where there is no prediction
     predicted: tuple[float, float]
     verdict: str
     why: str
-    remedy: str = ""
+    remedy: str = ""  # ends with a code
 
 
 def judge(
@@ -74,6 +75,7 @@ def judge(
     confidence: float,
     axis: str,
 ) -> Drift:
+    """Return the drift of one rule, with its verdict."""
     inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
     slope, low, high, error = fit(inside, confidence)
     verdict, why, remedy = _verdict(optima, inside, rates, (low, high), tolerance, axis)
@@ -81,8 +83,10 @@ def judge(
 
 
 def fit(optima: Sequence[Optimum], confidence: float) -> tuple[float, float, float, float]:
-    """Slope, interval and standard error; everything is possible with fewer than two optima, or
-    without a second seed."""
+    """Return slope, low and high end of its interval, and standard error.
+
+    The interval is infinite with fewer than two optima or with a single seed.
+    """
     if len(optima) < 2:
         return math.nan, -math.inf, math.inf, math.inf
     doublings = np.log2([optimum.size for optimum in optima])
@@ -105,50 +109,54 @@ def _verdict(
     axis: str,
 ) -> tuple[str, str, str]:
     low, high = interval
-    lacking = _lacking(optima, inside, rates, axis)
-    drift = f"the drift lies between {low:+.2f} and {high:+.2f} octaves per doubling"
-    # A size beyond the grid takes nothing back from what the others show.
-    enough = not lacking[0] or (len(inside) >= SIZES and rates >= RATES)
+    missing = _missing(optima, inside, rates, axis)
+    drift = f"the drift is between {low:+.2f} and {high:+.2f} octaves per doubling"
+    # A size with its optimum beyond the grid does not contradict a drift of the others.
+    enough = missing is None or (len(inside) >= SIZES and rates >= RATES)
     if enough and (low > tolerance or high < -tolerance):
         return MOVES, f"{drift}, outside +-{tolerance:g}", ""
-    if lacking[0]:
-        return UNKNOWN, *lacking
+    if missing is not None:
+        return UNKNOWN, *missing
     if -tolerance <= low and high <= tolerance:
         return TRANSFERS, f"{drift}, within +-{tolerance:g}", ""
-    return UNKNOWN, f"{drift}: neither within nor outside +-{tolerance:g}", _narrow(inside, axis)
+    remedy = with_code(_narrow(inside, axis), "drift-too-uncertain")
+    return UNKNOWN, f"{drift}, which is only partly within +-{tolerance:g}", remedy
 
 
-def _lacking(
+def _missing(
     optima: Sequence[Optimum], inside: Sequence[Optimum], rates: int, axis: str
-) -> tuple[str, str]:
-    """What no verdict can do without, and the remedy."""
+) -> tuple[str, str] | None:
+    """Return why there cannot be a verdict, and the remedy; None if nothing is missing."""
     if len(optima) < SIZES:
-        return f"{len(optima)} {axis}s were run, and {SIZES} are needed", f"add {axis}s"
+        why = f"{_counted(len(optima), axis)} run, but {SIZES} or more are needed"
+        return why, with_code(f"add {axis}s", "needs-more-sizes")
     if rates < RATES:
-        if rates == 1:
-            ran = "1 learning rate was run"
-        else:
-            ran = f"{rates} learning rates were run"
-        return f"{ran}, and {RATES} are needed", "add learning rates around the best"
+        why = f"{_counted(rates, 'learning rate')} run, but {RATES} or more are needed"
+        return why, with_code("add learning rates around the best one", "needs-more-rates")
     fewest = min(optimum.seeds for optimum in optima)
     if fewest < SEEDS:
-        return (
-            f"{axis}s have {fewest} seed, which shows no scatter",
-            f"run {SEEDS} seeds or more, better 3",
-        )
+        why = f"with {fewest} seed the variation between seeds is unknown"
+        return why, with_code(f"run {SEEDS} seeds or more, better 3", "needs-more-seeds")
     if len(inside) < len(optima):
         return _beyond([optimum for optimum in optima if optimum.beyond != INSIDE], axis)
-    return "", ""
+    return None
+
+
+def _counted(number: int, noun: str) -> str:
+    """Return "1 width was" or "2 widths were"."""
+    if number == 1:
+        return f"1 {noun} was"
+    return f"{number} {noun}s were"
 
 
 def _beyond(outside: Sequence[Optimum], axis: str) -> tuple[str, str]:
-    """Return where the optima are that are not inside the grid, and the remedies."""
+    """Return where the optima outside the grid are, and the remedies."""
     words = {
-        BELOW: "the optimum is below the grid",
-        ABOVE: "the optimum is above the grid",
-        NOWHERE: "the optimum is nowhere: all learning rates diverged",
-        FLAT: "the losses do not tell the learning rates apart",
-        SINGLE: "one learning rate is no grid",
+        BELOW: "the best learning rate is below the grid",
+        ABOVE: "the best learning rate is above the grid",
+        NOWHERE: "all learning rates diverged",
+        FLAT: "all learning rates give the same loss",
+        SINGLE: "there is only one learning rate",
     }
     sizes_by_side: dict[str, list[str]] = {}
     for optimum in outside:
@@ -169,26 +177,32 @@ def _beyond(outside: Sequence[Optimum], axis: str) -> tuple[str, str]:
         remedies.append("train longer, or widen the grid to both sides")
     if SINGLE in sizes_by_side:
         remedies.append("add learning rates")
-    return "; ".join(places), "; ".join(remedies)
+    why = "; ".join(places)
+    remedy = "; ".join(remedies)
+    if directions:
+        return why, with_code(remedy, "optimum-outside-grid")
+    return why, with_code(remedy, "equal-losses")
 
 
 def _narrow(optima: Sequence[Optimum], axis: str) -> str:
-    """Return the remedy for the larger part of the error: the seeds' or the grid's."""
+    """Return the remedy for the larger part of the error: seeds or grid."""
     noise = sum(optimum.noise**2 for optimum in optima)
     grid = sum(optimum.resolution**2 for optimum in optima)
     if noise > grid:
         first = "add seeds"
     else:
-        first = "take a finer grid of learning rates around the optima"
-    return f"{first}, or {axis}s further apart"
+        first = "use a finer grid of learning rates around the optima"
+    return f"{first}, or use {axis}s that are further apart"
 
 
 @lru_cache
 def predicted_drift(
     rule: Name, optimizer: Name, axis: Name, depth: Name | None = None
 ) -> tuple[float, float]:
-    """Octaves per doubling, under full and under the worst alignment; nan where theory says
-    nothing."""
+    """Return the predicted drift in octaves per doubling, for full and for worst alignment.
+
+    It is nan where theory makes no prediction.
+    """
     if axis == "depth":
         if depth in DEPTH_RULES:
             return (0.0, 0.0)
@@ -204,7 +218,7 @@ def predicted_drift(
 
 
 def _width_drift(parameterization: Parameterization, law: str, alignment: str) -> float:
-    """Return the octaves by which the role falls that needs it most."""
+    """Return the drift of the role whose learning rate must fall fastest."""
     largest = max_lr(parameterization, optimizer=law, alignment=alignment)
     excess = max(c - parameterization.c[role] for role, c in largest.items())
     return -float(excess) + 0.0  # 0.0, not -0.0

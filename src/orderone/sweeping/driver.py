@@ -1,4 +1,4 @@
-"""The loop of a sweep: ask for trials, run those that are missing, keep what comes."""
+"""Loop of a sweep: ask the sampler for trials, run those that are missing, store outcomes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
+from orderone.core.codes import with_code
 from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import name_in_label
 from orderone.seeding import seeded
@@ -13,7 +14,7 @@ from orderone.sweeping.engine import Engine, groups, units
 from orderone.sweeping.executors import Executor
 from orderone.sweeping.job import Job
 from orderone.sweeping.member import optimizer_options
-from orderone.sweeping.progress import Progress, shown
+from orderone.sweeping.progress import Progress, progress_bar
 from orderone.sweeping.pruning import Pruner
 from orderone.sweeping.result import Interrupted, Sweep
 from orderone.sweeping.samplers import Results, Sampler
@@ -23,9 +24,13 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome
 
+MOST_FAILURES = 3  # failed trials that get a note each
+
 
 @dataclass
 class Driver:
+    """Runs one sweep."""
+
     job: Job
     sampler: Sampler
     pruning: Pruner | None
@@ -41,7 +46,7 @@ class Driver:
         self.recall()
         with (
             interrupts.deferred(),
-            shown(self.sampler.total, self.job.steps, self.quiet) as progress,
+            progress_bar(self.sampler.total, self.job.steps, self.quiet) as progress,
         ):
             try:
                 while trials := self.sampler.ask(self.results):
@@ -49,14 +54,16 @@ class Driver:
                         self.asked[trial.key] = trial
                     self.train(trials, progress)
             except KeyboardInterrupt:
-                self.settle()
+                self.finish()
                 raise Interrupted(self.result()) from None
-        self.settle()
+        self.finish()
         return self.result()
 
     def recall(self) -> None:
-        """What the store has. Failed trials are tried again; so are those that a pruner stopped, if
-        there is none now."""
+        """Load finished trials from the store.
+
+        Failed trials run again. Trials that a pruner stopped run again if there is no pruner now.
+        """
         if self.store is None:
             return
         self.store.describe(self.job.fingerprint, self.job.described)
@@ -88,7 +95,7 @@ class Driver:
         for outcome in self.executor.run(
             engine, parts, lambda step, losses: self.report(step, losses, progress)
         ):
-            self.keep(by_key[outcome.key], outcome)
+            self.add(by_key[outcome.key], outcome)
             progress.finish(by_key[outcome.key], outcome)
 
     @property
@@ -103,24 +110,25 @@ class Driver:
             return self.pruning.report(step, losses)
         return set()
 
-    def keep(self, trial: Trial, outcome: Outcome) -> None:
-        """In the store first; the checkpoint is needed until then."""
+    def add(self, trial: Trial, outcome: Outcome) -> None:
+        """Store an outcome, then remove its checkpoint."""
         self.results[trial.key] = (trial, outcome)
         self.ran += 1
         if self.pruning:
             self.pruning.finish(trial, outcome)
         if self.store:
             self.store.add(trial, outcome)
-            self.clear()
+            self.remove_checkpoints()
 
-    def clear(self) -> None:
+    def remove_checkpoints(self) -> None:
         if self.store and not self.store.unsaved:
             finished = {key for key, (_, outcome) in self.results.items() if outcome.finished}
             checkpoints.remove_finished(self.store.checkpoints, finished)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
+        """Write what is not stored yet, and remove checkpoints that are no longer needed."""
         if self.store and self.store.flush():
-            self.clear()
+            self.remove_checkpoints()
             if self.store.checkpoints.is_dir() and not any(self.store.checkpoints.iterdir()):
                 self.store.checkpoints.rmdir()
 
@@ -132,55 +140,56 @@ class Driver:
         return Sweep(self.asked, outcomes, store_path, self._notes(outcomes), self.ran, self.job)
 
     def _notes(self, outcomes: Mapping[str, Outcome]) -> list[str]:
-        """Return what failed, what could not be stacked, and what could not be stored."""
+        """Return notes on trials that failed, were not stacked, or could not be stored."""
         failures: list[str] = []
         not_stacked: dict[object, None] = {}  # reasons, each once
         for key, outcome in outcomes.items():
             if outcome.error is not None:
-                failures.append(f"{self.asked[key]}: {outcome.error}")
+                failures.append(f"failed: {self.asked[key]}: {outcome.error}")
             elif "not stacked" in outcome.facts:
                 not_stacked[outcome.facts["not stacked"]] = None
-        notes = failures[:3]
-        if len(failures) > 3:
-            notes.append(f"and {len(failures) - 3} more failed")
-        for reason in not_stacked:
-            notes.append(f"trained one after another: {reason}")
+        notes = [with_code(text, "trial-failed") for text in failures[:MOST_FAILURES]]
+        if len(failures) > MOST_FAILURES:
+            more = f"{len(failures) - MOST_FAILURES} more trials failed; see the column 'error'"
+            notes.append(with_code(more, "trial-failed"))
+        for reason in not_stacked:  # ends with a code
+            notes.append(f"not stacked, trained one after another: {reason}")
         if self.store and self.store.unsaved:
-            notes.append(
-                f"{len(self.store.unsaved)} trials are not in {self.store.path}:"
-                f" {self.store.trouble}"
+            text = (
+                f"{len(self.store.unsaved)} finished trials could not be written to"
+                f" {self.store.path}: {self.store.trouble}"
             )
+            notes.append(with_code(text, "results-not-saved"))
         return notes
 
 
 def check_members(job: Job, trials: list[Trial]) -> None:
-    """Before anything is trained: `build` gives the same tensors for every seed, and every rule can
-    be put to them.
+    """Check before training that `build` makes the same tensors for every seed.
 
-    The first and the last of a group are built here, the others are looked at when they are
-    trained. What cannot even be built for some settings (heads that do not divide a width) is left
-    to fail as a trial, unless nothing can.
+    Also check that every rule can be planned for them. This builds the first and the last trial of
+    a group; the others are checked when they are trained. If some settings cannot be built (heads
+    that do not divide a width), their trials fail later; if none can be built, raise the error.
     """
     by_architecture = groups(trials)
-    troubles: list[Exception] = []
+    errors: list[Exception] = []
     for group in by_architecture:
         for trial in group:
             optimizer_options(name_in_label(trial.get("optimizer", "adamw")), trial.settings)
         try:
             shapes = _shapes(job, group)
         except Exception as error:  # the user's code may raise anything
-            troubles.append(error)
+            errors.append(error)
             continue
         for trial, shapes_of_trial in zip((group[0], group[-1]), shapes, strict=True):
             job.tensors.check(trial, shapes_of_trial)
-    if troubles and len(troubles) == len(by_architecture):
-        raise troubles[0]
+    if errors and len(errors) == len(by_architecture):
+        raise errors[0]
 
 
 def _shapes(
     job: Job, group: list[Trial]
 ) -> tuple[Mapping[str, tuple[int, ...]], Mapping[str, tuple[int, ...]]]:
-    """Of the first and the last; every rule is tried on the way."""
+    """Return the tensor shapes of the first and the last trial, and plan every rule once."""
     first = _built(job, group[0])
     last = _built(job, group[-1])
     by_rule = {trial.get("rule"): trial for trial in group}

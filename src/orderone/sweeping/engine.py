@@ -1,10 +1,11 @@
-"""Which program trains a group of like trials: one for all of them, or one after another."""
+"""Train a group of trials of one architecture: in one program, or one after another."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orderone.core.codes import with_code
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report, describe, run_alone
 from orderone.sweeping.trial import Trial
@@ -14,15 +15,17 @@ from orderone.training.stacked.errors import NotStackable
 
 @dataclass(frozen=True)
 class Engine:
-    """`stacked`: True insists, False never, "auto" stacks what can be stacked. It travels to other
-    processes."""
+    """Trains units of trials; it is pickled for other processes.
+
+    `stacked`: True requires stacking, False never stacks, "auto" stacks where possible.
+    """
 
     job: Job
     checkpoint: Path | None = None
     stacked: bool | str = "auto"
 
     def run(self, trials: Sequence[Trial], report: Report | None = None) -> Iterator[Outcome]:
-        """Outcomes as they come, one for each trial."""
+        """Yield one outcome per trial as soon as it is known."""
         if self.stacked is False or (self.stacked == "auto" and len(trials) == 1):
             yield from run_alone(self.job, trials, report, self.checkpoint)
             return
@@ -38,20 +41,20 @@ class Engine:
             if self.stacked is True:
                 raise
             reason = str(error)
-        except Exception as error:  # one of them, or all together (memory): alone it shows which
+        except Exception as error:  # one trial, or all together (memory); single runs show which
             if self.stacked is True:
                 for trial in trials:
                     if trial.key not in done:
                         yield Outcome(trial.key, error=describe(error))
                 return
-            reason = describe(error)
+            reason = with_code(describe(error), "stack-failed")
         remaining = [trial for trial in trials if trial.key not in done]
         for outcome in run_alone(self.job, remaining, report, self.checkpoint):
             yield replace(outcome, facts={**outcome.facts, "not stacked": reason})
 
 
 def groups(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Return trials of one architecture together, in the order in which they first appear."""
+    """Return the trials grouped by architecture, in the order in which they first appear."""
     by_architecture: dict[str, list[Trial]] = {}
     for trial in trials:
         by_architecture.setdefault(trial.architecture, []).append(trial)
@@ -61,10 +64,7 @@ def groups(trials: Sequence[Trial]) -> list[list[Trial]]:
 def units(
     trials: Sequence[Trial], workers: int, together: int | None, stacked: bool | str
 ) -> list[list[Trial]]:
-    """Return what a worker takes at a time.
-
-    Units are parts of groups, so many that all workers have something to do.
-    """
+    """Return units of work: parts of groups, so many that all workers have work."""
     parts: list[list[Trial]] = []
     for group in groups(trials):
         share = 1 if stacked is False else math.ceil(len(group) / workers)

@@ -1,4 +1,4 @@
-"""Types of what users pass to a sweep: the model, the space, the search, and how it is run."""
+"""Types of the arguments of a sweep: the model, the space, the search, and how it is run."""
 
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike

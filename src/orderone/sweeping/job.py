@@ -1,4 +1,4 @@
-"""What all trials of a sweep share: the model's code, the data, and how it is trained."""
+"""Settings that all trials of a sweep share: the model's code, the data, the training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.core.canonical import digest
+from orderone.core.errors import InputError
 from orderone.observe.batches import Loss
 from orderone.observe.inventory import shapes_of
 from orderone.planning import Plan, plan
@@ -18,21 +19,23 @@ from orderone.planning.build import Family, family
 from orderone.seeding import seeded
 from orderone.sweeping.member import Member, optimizer_options
 from orderone.sweeping.same_tensors import SameTensors
-from orderone.sweeping.trial import SIZES, Trial
+from orderone.sweeping.trial import CHOICES, KNOWN, SEEDS, SIZES, TUNED, Trial
 from orderone.training.fingerprint import identity
 from orderone.training.schedule import Factor, schedule
 from orderone.training.settings import Settings
 from orderone.training.source import Source
 
-FORMAT = 1  # of the meaning of a trial: another number makes all trials new ones
+FORMAT = 1  # version of the meaning of a trial; another number makes all trials new ones
 BASE_SEED = 0
 Scale = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything but the point of the space. `fingerprint` is the part of it that changes
-    results."""
+    """Everything that defines a trial except its point in the space.
+
+    `fingerprint` identifies the settings that change results.
+    """
 
     build: Callable[..., Any]
     data: Source
@@ -43,15 +46,17 @@ class Job:
     clip: float | None = None
     accumulate: int = 1
     precision: str = "float32"  # or bfloat16 (autocast), float64
-    evaluate_every: int | None = None  # held-out loss at the end alone
-    base_sizes: Mapping[str, int] = field(default_factory=dict)  # of the base, if `build` makes it
-    base: Any = None  # or what `plan` takes
-    rules: Mapping[str, Any] = field(default_factory=dict)  # rules of the user's own, by name
-    # the user's own classes, by label
+    evaluate_every: int | None = None  # None: held-out loss at the end only
+    base_sizes: Mapping[str, int] = field(
+        default_factory=dict
+    )  # sizes of the base, if `build` makes it
+    base: Any = None  # or another base, as `plan` takes it
+    rules: Mapping[str, Any] = field(default_factory=dict)  # custom rules, by name
+    # custom optimizer classes, by label
     optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)
     plan_options: Mapping[str, Any] = field(default_factory=dict)
-    name: str | None = None  # instead of the code of `build`, `loss` and a function for data
-    # --- how it is run, which changes no result ---
+    name: str | None = None  # identifies `build`, `loss` and data instead of their code
+    # --- execution, which changes no result ---
     device: str = "cpu"
     report_every: int = 10
     checkpoint_seconds: float = 60.0
@@ -62,7 +67,7 @@ class Job:
     _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what can be made again: another process makes its own."""
+        """Leave out caches: another process makes them again."""
         state = dict(self.__dict__)
         state.pop("settings", None)
         state.pop("described", None)
@@ -76,7 +81,7 @@ class Job:
 
     @cached_property
     def described(self) -> dict[str, Any]:
-        """What the fingerprint is made of."""
+        """Settings that the fingerprint is computed from."""
         described: dict[str, Any] = {
             "format": FORMAT,
             "build": self.name or identity(self.build),
@@ -118,7 +123,7 @@ class Job:
 
     @cached_property
     def settings(self) -> Settings:
-        """What the training loop needs; reads the schedule."""
+        """Settings of the training loop; this validates the schedule."""
         return Settings(
             steps=self.steps,
             factor=schedule(self.schedule, self.steps, self.warmup),
@@ -131,7 +136,7 @@ class Job:
         )
 
     def warned(self, what: str) -> bool:
-        """Whether this was said before; it is from now on."""
+        """Return whether this was called before with the same text."""
         before = self._made.get(f"warned of {what}", False)
         self._made[f"warned of {what}"] = True
         return before
@@ -142,8 +147,7 @@ class Job:
     # --- making members ---------------------------------------------------------------------------
 
     def member(self, trial: Trial) -> Member:
-        """The model of a trial as it is before its first step: on the device, in the precision of
-        the job."""
+        """Return the initialised model of a trial, on the job's device and in its precision."""
         with seeded(trial.seed):
             model = self.built(trial.settings)
             self.tensors.check(trial, shapes_of(model))
@@ -155,25 +159,29 @@ class Job:
         return Member(model, made, trial.seed, trial.data_seed, trial.key, options)
 
     def built(self, settings: Scale) -> nn.Module:
-        """What `build` gives for these settings. Whoever calls it sets the seed."""
+        """Return the model that `build` makes for these settings; the caller sets the seed."""
         sizes = {name: settings[name] for name in SIZES if settings.get(name) is not None}
         model = call_build(self.build, sizes, Trial(settings).arguments)
         if not isinstance(model, nn.Module):
-            raise ValueError(
-                f"build: expected a function that returns an nn.Module, got {type(model).__name__}"
+            raise InputError(
+                f"build: expected a function that returns an nn.Module, got {type(model).__name__}",
+                "wrong-type",
+                argument="build",
             )
         return model
 
     def plan_for(self, trial: Trial, model: nn.Module) -> Plan:
-        """The forward pass is looked at once for every architecture and rule, and a plan made once
-        for every setting."""
+        """Return the plan of a trial.
+
+        The forward pass is traced once per architecture and rule, and each plan is made once.
+        """
         tuned = {name: trial.get(name) for name in ("lr", "weight_decay", "eps")}
         kind = f"{trial.get('rule', 'mup')} {trial.architecture}"
         key = f"{kind} {tuned}"
         if key not in self._made:
             planned = self._planned(trial, model, kind, tuned)
             self._made[key] = replace(planned, model=None, planned={})
-        # `planned` is empty: the model is just built, there is nothing to compare its sizes with.
+        # `planned` is empty: the model is new, so there are no earlier sizes to compare with.
         return replace(self._made[key], model=model, planned={})
 
     def _planned(self, trial: Trial, model: nn.Module, kind: str, tuned: Scale) -> Plan:
@@ -195,7 +203,7 @@ class Job:
         return replace(models, request=replace(models.request, **tuned)).plan(model)
 
     def _base_for(self, trial: Trial) -> nn.Module:
-        """The trial's own architecture at the base's size, from a seed of its own."""
+        """Return the trial's architecture at the size of the base, always from the same seed."""
         with seeded(BASE_SEED):
             return self.built({**trial.settings, **self.base_sizes})
 
@@ -203,7 +211,7 @@ class Job:
 def call_build(
     build: Callable[..., Any], sizes: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> Any:
-    """By name where `build` names it, and otherwise in the order width, depth."""
+    """Call `build`, passing sizes by name where it names them, else in the order width, depth."""
     try:
         parameters = signature(build).parameters
     except (TypeError, ValueError):  # written in C
@@ -229,11 +237,13 @@ def _takes(parameters: Mapping[str, Parameter], kind: object) -> bool:
 
 
 def check_build(build: object, sizes: Sequence[str], arguments: Sequence[str]) -> None:
-    """A ValueError if `build` does not take what it will be given."""
+    """Raise an InputError if `build` cannot be called with these sizes and arguments."""
     if isinstance(build, nn.Module) or not callable(build):
-        raise ValueError(
+        raise InputError(
             "build: expected a function of the width that returns an nn.Module, got"
-            f" {type(build).__name__}"
+            f" {type(build).__name__}",
+            "wrong-type",
+            argument="build",
         )
     try:
         parameters = signature(build).parameters
@@ -242,25 +252,30 @@ def check_build(build: object, sizes: Sequence[str], arguments: Sequence[str]) -
     takes_all = _takes(parameters, Parameter.VAR_KEYWORD)
     unknown = [name for name in arguments if name not in parameters]
     if unknown and not takes_all:
-        takes = ", ".join(parameters) or "nothing"
-        raise ValueError(
-            f"space: {unknown[0]!r} is no setting of a trial and no argument of build, which takes"
-            f" {takes}; settings are lr, weight_decay, beta1, beta2, momentum, eps, init_scale,"
-            " rule, optimizer, seed, data_seed"
+        others = [name for name in parameters if name not in KNOWN]
+        takes = ", ".join(others) or "none"
+        raise InputError(
+            f"space: unknown key {unknown[0]!r}; expected one of"
+            f" {', '.join((*TUNED, *CHOICES, *SEEDS))}, or another argument of build ({takes})",
+            "unknown-space-key",
+            argument="space",
         )
     left = [p for p in parameters.values() if p.name not in (*sizes, *arguments)]
     by_position = [p for p in left if p.kind is not Parameter.KEYWORD_ONLY]
     missing = [name for name in sizes if name not in parameters]
     takes_any_number = takes_all or _takes(parameters, Parameter.VAR_POSITIONAL)
     if not takes_any_number and len(missing) > len(by_position):
-        raise ValueError(
-            f"build: expected a function of {' and '.join(sizes)}, got {signature(build)}"
+        raise InputError(
+            f"build: expected a function of {' and '.join(sizes)}, got one with the signature"
+            f" {signature(build)}",
+            "build-arguments",
+            argument="build",
         )
-    _check_all_given(left, len(missing))
+    _check_no_argument_missing(left, len(missing))
 
 
-def _check_all_given(left: Sequence[Parameter], by_order: int) -> None:
-    """Raise a ValueError if `build` needs more than it gets.
+def _check_no_argument_missing(left: Sequence[Parameter], by_order: int) -> None:
+    """Raise an InputError if `build` requires an argument that the sweep does not pass.
 
     Of the parameters that are `left`, the first `by_order` positional ones get a size.
     """
@@ -274,10 +289,14 @@ def _check_all_given(left: Sequence[Parameter], by_order: int) -> None:
             needed.append(parameter.name)
     if needed:
         if needed[0] in SIZES:
-            remedy = f"{needed[0]}s=[...]"
+            remedy = f"pass {needed[0]}s=[...] to the sweep"
         else:
-            remedy = f'widths=[...], or {{"{needed[0]}": [...]}} in the space'
-        raise ValueError(f"build: it needs {needed[0]}, and nothing gives it; expected {remedy}")
+            remedy = f'pass widths=[...] to the sweep, or add {{"{needed[0]}": [...]}} to the space'
+        raise InputError(
+            f"build: its argument {needed[0]!r} gets no value; {remedy}",
+            "build-arguments",
+            argument="build",
+        )
 
 
 def _scale_matrices(model: nn.Module, factor: float) -> None:
@@ -290,7 +309,7 @@ def _scale_matrices(model: nn.Module, factor: float) -> None:
 
 
 def _base_identity(base: object) -> object:
-    """Return what tells bases apart: of a module its tensors, of a saved plan its rows."""
+    """Return what identifies a base: the tensors of a module, the rows of a saved plan."""
     if isinstance(base, Plan):
         return [(row.name, row.shape, row.init_std) for row in base.rows]
     if isinstance(base, nn.Module):

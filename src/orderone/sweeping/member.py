@@ -1,4 +1,4 @@
-"""One model of a sweep, initialised and planned, before its first step."""
+"""One model of a sweep with its plan, before the first step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,20 +7,25 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from orderone.core.errors import InputError
 from orderone.optimizers.table import ALGORITHMS, CLASSES, default_of
 from orderone.planning import Plan
 from orderone.planning.plan import fused_options
 from orderone.sweeping.trial import Scalar
 
-SETTINGS = {"beta1": "betas", "beta2": "betas", "momentum": "momentum"}  # of trials, and of torch
+SETTINGS = {
+    "beta1": "betas",
+    "beta2": "betas",
+    "momentum": "momentum",
+}  # name in trials -> name in torch
 
 
 @dataclass(frozen=True)
 class Member:
-    """A model with its plan.
+    """Model with its plan.
 
-    `options` go to the constructor of the optimizer: betas, momentum. Everything else of it is in
-    the plan.
+    `options` (betas, momentum) go to the constructor of the optimizer. All its other settings are
+    in the plan.
     """
 
     model: nn.Module
@@ -37,17 +42,19 @@ class Member:
 def optimizer_options(
     name: str, settings: Mapping[str, Scalar], user_class: type[Optimizer] | None = None
 ) -> dict[str, object]:
-    """Return beta1, beta2 and momentum of a trial in the words of torch.optim.
+    """Return beta1, beta2 and momentum of a trial as keywords of torch.optim.
 
-    A setting that the optimizer has not is a ValueError. Betas that the trial does not set have the
-    default of the user's class, if there is one, or of the optimizer.
+    Raise an InputError for a setting that the optimizer does not have. Betas that the trial does
+    not set have the default of the user's class, if there is one, or of the optimizer.
     """
     for setting, keyword in SETTINGS.items():
         known = [record.name for record in ALGORITHMS.values() if record.has_setting(keyword)]
         if settings.get(setting) is not None and name not in known:
-            raise ValueError(
-                f"{setting}: {name} has none; expected optimizer {' or '.join(known)}, or no"
-                f" {setting}"
+            raise InputError(
+                f"space: {name} has no {setting}; use the optimizer {' or '.join(known)}, or remove"
+                f" {setting} from the space",
+                "unknown-space-key",
+                argument=setting,
             )
     options: dict[str, object] = {}
     if settings.get("momentum") is not None:

@@ -1,27 +1,25 @@
-"""The best learning rate of one size, with its uncertainty, from losses on a grid of rates and
-several seeds.
+"""Best learning rate of one size and its uncertainty, from a grid of rates and several seeds.
 
 With x = log2(lr) and the mean loss over seeds m(x), a parabola is fitted to the points within 1.5
 octaves (at least one step of the grid) of the smallest m:
 
     m(x) = m* + a (x - x*)^2
 
-Losses above three times the median excess in that window are cut there, so that a cliff, or a run
-that diverged (inf: above everything), pulls no harder than an ordinary point. In a window of three
-points, whose median a cliff moves, the limit is twice the excess two steps away (of a parabola, a
-neighbour's is at most once that). Two errors are added up:
+The excess of a loss over the smallest m is limited to three times the median excess in that window,
+so that a cliff, or a run that diverged (loss inf), has no more influence than an ordinary point. In
+a window of three points, where a cliff changes the median, the limit is twice the excess two steps
+away (in a parabola, the excess one step away is smaller than that). Two errors are added:
 
-    seeds       bootstrap: seeds are drawn again, all learning rates of a seed together; the spread
+    seeds       bootstrap: seeds are resampled, all learning rates of a seed together; the spread
                 is multiplied by sqrt(S / (S - 1)), since S seeds drawn from S spread less than S
                 new ones, and has S - 1 degrees of freedom
-    resolution  what the grid hides. 6 % of a step of the grid for smooth bowls (fits to bowls of
-    several shapes, placed
-                anywhere between two points, scatter less); beside a cliff the parabola knows only
-                the nearest point, whose error is uniform over a step: 1/sqrt(12), and half of that
-                with a cliff further off
+    resolution  error from the spacing of the grid: 6 % of a step for smooth bowls (fits to bowls
+                of several shapes, placed anywhere between two points, scatter less). Beside a
+                cliff the parabola knows only the nearest point, whose error is uniform over a
+                step: 1/sqrt(12). With a cliff further away, half of that.
 
-An optimum at the end of the grid is no number: it is beyond. Nor is there one where all losses are
-equal (flat), or where there is a single learning rate.
+An optimum at the end of the grid has no number: it is beyond the grid. There is also none if all
+losses are equal (flat), or if there is a single learning rate.
 """
 
 from dataclasses import dataclass
@@ -31,25 +29,27 @@ from itertools import product
 import numpy as np
 
 REACH = 1.5  # octaves on either side of the smallest loss
-CUT = 3.0
-CUT_OF_THREE = 2.0  # times the median excess; times that of the second neighbours
-SMOOTH = 0.06
-CLIFF = 12**-0.5  # of a step of the grid
+CUT = 3.0  # limit of the excess, times the median excess
+CUT_OF_THREE = 2.0  # limit in a window of three points, times the excess two steps away
+SMOOTH = 0.06  # resolution for a smooth bowl, in steps of the grid
+CLIFF = 12**-0.5  # resolution beside a cliff, in steps of the grid
 RESAMPLES = 1000
-AT_THE_END = 0.2  # a share of resamples with the optimum at the end of the grid that is too many
+AT_THE_END = 0.2  # largest share of resamples that may have their optimum at an end of the grid
 INSIDE = ""
 BELOW = "below"
 ABOVE = "above"
 NOWHERE = "nowhere"
 FLAT = "flat"
 SINGLE = "single"
-EQUAL = 1e-9  # relative: losses that differ by rounding only
+EQUAL = 1e-9  # relative difference of losses that counts as rounding
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Losses of one size: one row a seed, one column a learning rate, in ascending order; inf where
-    training diverged."""
+    """Losses of one size: one row per seed, one column per learning rate, in ascending order.
+
+    The loss is inf where training diverged.
+    """
 
     size: int
     x: np.ndarray  # (rates,) log2(lr)
@@ -62,17 +62,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Optimum:
-    """log2(lr) of the smallest loss; nan if it is `beyond` the grid."""
+    """Best log2(lr) of one size; nan if it is `beyond` the grid."""
 
     size: int
     x: float
     low: float
     high: float
-    noise: float  # standard error that seeds cause
-    resolution: float  # and the grid
+    noise: float  # standard error from the seeds
+    resolution: float  # standard error from the grid
     seeds: int
     loss: float
-    bend: float  # a
+    bend: float  # a of the parabola
     beyond: str = INSIDE
 
     @property
@@ -81,8 +81,10 @@ class Optimum:
 
 
 def optimum(curve: Curve, confidence: float = 0.95) -> Optimum:
-    """Of the mean over seeds; the interval has the given confidence, and is everything for a single
-    seed."""
+    """Return the best learning rate for the mean loss over seeds.
+
+    Its interval has the given confidence; for a single seed it is infinite.
+    """
     seeds = len(curve.losses)
     mean = curve.mean
     best = int(mean.argmin())
@@ -123,8 +125,11 @@ def _beyond(mean: np.ndarray, best: int) -> str:
 
 
 def _no_number(curve: Curve, beyond: str, loss: float) -> Optimum:
-    """An optimum beyond the grid is bounded on one side; where all rates diverged, it can only be a
-    smaller one."""
+    """Return an optimum without a number.
+
+    Beyond the grid it is bounded on one side. Where all learning rates diverged, the best one must
+    be smaller.
+    """
     low = curve.x[-1] if beyond == ABOVE else -np.inf
     high = curve.x[0] if beyond in (BELOW, NOWHERE) else np.inf
     unknown = (float("nan"), float(low), float(high), np.inf, np.inf)
@@ -132,8 +137,7 @@ def _no_number(curve: Curve, beyond: str, loss: float) -> Optimum:
 
 
 def _resampled(curve: Curve) -> tuple[np.ndarray, tuple[float, float]]:
-    """Optima of curves with the seeds drawn again; and how often they are at the two ends of the
-    grid."""
+    """Return the optima for resampled seeds, and the shares of them at the two ends of the grid."""
     drawn = draws(len(curve.losses))
     means = curve.losses[drawn].mean(1)  # (resamples, rates)
     best = means.argmin(1)
@@ -143,7 +147,7 @@ def _resampled(curve: Curve) -> tuple[np.ndarray, tuple[float, float]]:
 
 @lru_cache
 def draws(seeds: int) -> np.ndarray:
-    """All ways of drawing with replacement, or a thousand of them."""
+    """Return all ways of drawing with replacement, or a thousand random ones."""
     if seeds**seeds <= RESAMPLES:
         return np.array(list(product(range(seeds), repeat=seeds)))
     return np.random.default_rng(0).integers(seeds, size=(RESAMPLES, seeds))
@@ -152,8 +156,11 @@ def draws(seeds: int) -> np.ndarray:
 def vertex(
     x: np.ndarray, curves: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each row of losses: x*, a and m* of its parabola, and whether points were cut (1: beside
-    the smallest, 1/2)."""
+    """Return x*, a and m* of the parabola of each row of losses, and whether points were cut.
+
+    The last value is 1 if a neighbour of the smallest loss was cut, 1/2 if another point was, else
+    0.
+    """
     rows = np.arange(len(curves))
     best = curves.argmin(1).clip(1, len(x) - 2)
     left = x[best] - x[best - 1]
@@ -176,14 +183,14 @@ def vertex(
 
 
 def _above(curves: np.ndarray, lowest: np.ndarray) -> np.ndarray:
-    """inf stays inf, also where nothing is finite."""
+    """Return the losses minus the lowest one; inf stays inf, also if nothing is finite."""
     return np.where(
         np.isfinite(curves), curves - np.where(np.isfinite(lowest), lowest, 0)[:, None], np.inf
     )
 
 
 def _typical(excess: np.ndarray, counted: np.ndarray) -> np.ndarray:
-    """The median; where half of the window diverged, the largest that did not."""
+    """Return the median excess; if half of the window diverged, the largest finite excess."""
     values = np.where(counted, excess, np.nan)
     finite = np.where(np.isfinite(values), values, -np.inf).max(1, initial=0)
     median = np.nanmedian(values, axis=1)
@@ -191,7 +198,7 @@ def _typical(excess: np.ndarray, counted: np.ndarray) -> np.ndarray:
 
 
 def _of_three(excess: np.ndarray, best: np.ndarray, near: np.ndarray) -> np.ndarray:
-    """The limit in a window of three points; no limit in others."""
+    """Return the limit of the excess in windows of three points; inf for larger windows."""
     around = np.pad(excess, ((0, 0), (1, 1)), constant_values=np.inf)  # beyond the ends
     rows = np.arange(len(excess))
     second = np.minimum(around[rows, best - 1], around[rows, best + 3])
@@ -201,19 +208,21 @@ def _of_three(excess: np.ndarray, best: np.ndarray, near: np.ndarray) -> np.ndar
 def _parabolas(
     d: np.ndarray, y: np.ndarray, counted: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Least squares for constant + slope d + bend d^2 in every row."""
+    """Fit constant + slope d + bend d^2 to every row by least squares."""
     powers = np.stack([np.ones_like(d), d, d**2], axis=2)
     moments = np.einsum("rp,rpi,rpj->rij", counted.astype(float), powers, powers)
-    found = np.linalg.solve(
+    coefficients = np.linalg.solve(
         moments, np.einsum("rp,rpi,rp->ri", counted.astype(float), powers, y)[..., None]
     )[..., 0]
-    return found[:, 0], found[:, 1], found[:, 2]
+    return coefficients[:, 0], coefficients[:, 1], coefficients[:, 2]
 
 
 def combined(parts: list[tuple[float, float, int, float]]) -> tuple[float, float]:
-    """Standard error and degrees of freedom (Welch-Satterthwaite) of a sum of weight * estimate,
-    each estimate with its noise, the freedom that noise was estimated with, and its resolution,
-    which is known."""
+    """Return standard error and degrees of freedom of a weighted sum of estimates.
+
+    Each part is (weight, noise, degrees of freedom of the noise, resolution). The noise is
+    estimated, the resolution is known; the degrees of freedom are those of Welch-Satterthwaite.
+    """
     noise = [(weight * sigma) ** 2 for weight, sigma, _, _ in parts]
     known = [(weight * resolution) ** 2 for weight, _, _, resolution in parts]
     total = sum(noise) + sum(known)
@@ -224,7 +233,7 @@ def combined(parts: list[tuple[float, float, int, float]]) -> tuple[float, float
 
 
 def quantile(freedom: float, confidence: float) -> float:
-    """Of Student's t: how many standard errors an interval reaches."""
-    from scipy.special import stdtrit  # a third of a second that an import of sweeps can do without
+    """Return the quantile of Student's t: half the width of an interval in standard errors."""
+    from scipy.special import stdtrit  # imported here: it takes a third of a second
 
     return float(stdtrit(min(freedom, 1e6), (1 + confidence) / 2))

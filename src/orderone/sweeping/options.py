@@ -1,6 +1,6 @@
 """Settings of a sweep in three typed groups: the training of one model, the search, the execution.
 
-`sweep` takes every setting as a keyword of its own, or inside its group:
+`sweep` takes every setting as a keyword, or inside its group:
 
     sweep(build, space, data=task, steps=1000, workers=4, executor="processes")
     sweep(build, space, training=Training(data=task, steps=1000),
@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass, fields
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from orderone.core.errors import instance
+from orderone.core.errors import InputError, instance
 from orderone.core.inputs import Count, Name, Number
 from orderone.sweeping.inputs import PrunerInput, SamplerInput, Stacked
 from orderone.training.inputs import Data, Device, FilePath, LossFunction, ScheduleInput
@@ -23,16 +23,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Training:
-    """How one model is trained. Other values give other losses, so they are part of a trial's key.
+    """Settings of the training of one model; they change losses, so they identify a trial.
 
     Attributes:
         data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
             batch for all steps.
         steps: Updates of every training.
-        loss: As in `coord_check`; by default the task's, the model's own, or the usual one.
+        loss: As in `coord_check`; by default the loss of the task, the loss that the model returns,
+            or cross entropy or mean squared error by the type of the targets.
         schedule: Factor of all learning rates: constant, linear, cosine, or a function of the step.
         warmup: Steps during which that factor rises to 1.
-        clip: Largest norm of a gradient.
+        clip: Largest norm of the gradient; a larger gradient is scaled down.
         accumulate: Batches per update.
         precision: float32, bfloat16 (autocast) or float64.
         evaluate_every: Steps between held-out losses; by default at the end only.
@@ -51,13 +52,13 @@ class Training:
 
 @dataclass(frozen=True)
 class Search:
-    """Which points of the space are tried, and which of them are stopped early.
+    """Choice of the points of the space that are tried, and of those that are stopped early.
 
     Attributes:
         sampler: "grid", "random", "tpe", "cmaes", or a sampler of Optuna.
         trials: Points to try for every rule and size, if the sampler is not the grid.
         sampler_seed: Seed of a random sampler.
-        pruner: "median", "halving" or a pruner of Optuna: stops trials that will not be the best.
+        pruner: "median", "halving" or a pruner of Optuna: stops poor trials early.
     """
 
     sampler: SamplerInput = "grid"
@@ -71,19 +72,20 @@ class Execution:
     """Where and how trials are run. None of this changes a loss.
 
     Attributes:
-        store: File for outcomes (SQLite). The same call with the same store runs what is missing.
+        store: File for results (SQLite). The same call with the same store runs only what is
+            missing.
         executor: "here", "processes" or "ray".
         workers: Number of processes or tasks; by default one per GPU or core.
         address: Address of a Ray cluster, or "auto".
-        together: Members of a stack, and points that a sampler is asked for at a time. By default
-            as many as fit; 8.
-        stacked: "auto" trains like trials in one program where that is possible, False never, True
-            insists.
+        together: Number of trials that are trained in one program (by default as many as fit in
+            memory), and number of points that a sampler proposes at a time (by default 8).
+        stacked: "auto" trains trials of the same shape in one program where that is possible,
+            False never does, True raises an error where it is not possible.
         device: By default a GPU if there is one.
         compile: Whether stacked training uses torch.compile.
-        graphs: Whether stacked training uses CUDA graphs; by default where they pay.
-        checkpoint_seconds: Time between checkpoints of trials that are under way; they lie beside
-            the store.
+        graphs: Whether stacked training uses CUDA graphs; by default if they save time.
+        checkpoint_seconds: Time between checkpoints of running trials; they are written beside the
+            store.
         progress: Whether to draw a progress bar on a terminal.
     """
 
@@ -108,10 +110,10 @@ GROUPS: dict[str, type[Training | Search | Execution]] = {
 
 
 def accepts_groups(function: Callable[P, T]) -> Callable[P, T]:
-    """Let `function` take its keywords also as `training`, `search` and `execution`.
+    """Let `function` accept its keywords also as `training`, `search` and `execution`.
 
-    The function itself sees the keywords alone. A setting that its group leaves at the default may
-    be given beside the group. Otherwise two different values are a ValueError.
+    The function itself gets only keywords. A setting that its group leaves at the default may be
+    passed as a keyword too. Two different values raise an InputError.
     """
 
     @wraps(function)
@@ -134,9 +136,10 @@ def _spread(group: object, group_name: str, keywords: dict[str, object]) -> None
         if field.name not in keywords:
             keywords[field.name] = value
         elif not _is_default(value, field) and not _same(value, keywords[field.name]):
-            raise ValueError(
+            raise InputError(
                 f"{field.name}: expected one value, got {keywords[field.name]!r} as a keyword and"
-                f" {value!r} in {group_name}; leave one of them out"
+                f" {value!r} in {group_name}; remove one of them",
+                argument=field.name,
             )
 
 
@@ -145,7 +148,7 @@ def _is_default(value: object, field: "Field[object]") -> bool:
 
 
 def _same(value: object, other: object) -> bool:
-    """Compare settings; tensors and batches are the same only if they are one object."""
+    """Compare settings; tensors and batches are equal only if they are the same object."""
     if value is other:
         return True
     plain = (str, int, float, bool)

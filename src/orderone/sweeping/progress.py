@@ -1,5 +1,7 @@
-"""How a sweep goes: trials, steps a second, the time that is left, the best so far. Shown on
-terminals only."""
+"""Progress bar of a sweep: trials, steps per second, remaining time, best loss so far.
+
+It is drawn on terminals only.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,65 +13,69 @@ from orderone.sweeping.trial import Trial
 from orderone.training.outcome import Outcome
 
 _EVERY = 0.1  # seconds between drawings
+_WIDE = 120  # columns of a terminal that has room for the settings of the best trial
 Draw: TypeAlias = Callable[[int, int, str, float, str], None]
 
 
 class Progress:
-    """Counts; `shown` draws. Steps of trials that end early count as done."""
+    """Counts trials and steps, and calls `draw`; trials that end early count with all steps."""
 
-    def __init__(self, total: int, steps: int, shown: Draw | None = None):
+    def __init__(self, total: int, steps: int, draw: Draw | None = None, wide: bool = True):
         self.total = total
         self.steps = steps
         self.done: int = 0
         self.best: float = inf
-        self.told: str = ""
-        self._under_way: dict[str, int] = {}
+        self.best_trial: str = ""
+        self._running_steps: dict[str, int] = {}
         self._trained = 0
         self._started = time.monotonic()
-        self._drawn = 0.0
-        self._shown = shown
+        self._last_drawn = 0.0
+        self._draw_bar = draw
+        self._wide = wide
 
     def report(self, step: int, losses: Mapping[str, float]) -> None:
         for key in losses:
-            self._trained += step - self._under_way.get(key, 0)
-            self._under_way[key] = step
+            self._trained += step - self._running_steps.get(key, 0)
+            self._running_steps[key] = step
         self._draw()
 
     def finish(self, trial: Trial, outcome: Outcome) -> None:
-        self._trained += max(0, len(outcome.losses) - self._under_way.pop(trial.key, 0))
+        self._trained += max(0, len(outcome.losses) - self._running_steps.pop(trial.key, 0))
         self.done += 1
         if isfinite(outcome.final) and outcome.final < self.best:
             self.best = outcome.final
-            self.told = str(trial)
+            self.best_trial = str(trial)
         self._draw(always=True)
 
     def skip(self, trial: Trial, outcome: Outcome) -> None:
-        """One that was done before."""
+        """Count a trial that is in the store already."""
         self._trained -= len(outcome.losses)
         self.finish(trial, outcome)
 
     @property
     def rate(self) -> float:
-        """Steps of single trials, per second."""
+        """Steps per second, summed over trials."""
         return self._trained / max(time.monotonic() - self._started, 1e-9)
 
     def _draw(self, always: bool = False) -> None:
         now = time.monotonic()
-        if self._shown is None or (not always and now - self._drawn < _EVERY):
+        if self._draw_bar is None or (not always and now - self._last_drawn < _EVERY):
             return
-        self._drawn = now
-        completed = self.done * self.steps + sum(self._under_way.values())
+        self._last_drawn = now
+        completed = self.done * self.steps + sum(self._running_steps.values())
         best = ""
         if isfinite(self.best):
-            best = f"best {self.best:.4g}: {self.told}"
-        self._shown(
+            best = f"best loss {self.best:.4g}"
+            if self._wide:
+                best += f" ({self.best_trial})"
+        self._draw_bar(
             completed, self.total * self.steps, f"{self.done}/{self.total} trials", self.rate, best
         )
 
 
 @contextmanager
-def shown(total: int, steps: int, quiet: bool) -> Iterator[Progress]:
-    """A bar where somebody may be watching, and silence otherwise."""
+def progress_bar(total: int, steps: int, quiet: bool) -> Iterator[Progress]:
+    """Draw a progress bar on a terminal, and nothing elsewhere or if `quiet`."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -80,13 +86,14 @@ def shown(total: int, steps: int, quiet: bool) -> Iterator[Progress]:
         return
     rate = TextColumn("{task.fields[rate]:.0f} steps/s")
     best = TextColumn("{task.fields[best]}")
-    columns = TextColumn("{task.description}"), BarColumn(), rate, TimeRemainingColumn(), best
+    bar_column = BarColumn(bar_width=20)
+    columns = TextColumn("{task.description}"), bar_column, rate, TimeRemainingColumn(), best
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task(f"0/{total} trials", total=total * steps, rate=0.0, best="")
 
-        def draw(done: int, all_of_it: int, what: str, rate: float, best: str) -> None:
+        def draw(done: int, total_steps: int, text: str, rate: float, best: str) -> None:
             bar.update(
-                task, completed=done, total=all_of_it, description=what, rate=rate, best=best
+                task, completed=done, total=total_steps, description=text, rate=rate, best=best
             )
 
-        yield Progress(total, steps, draw)
+        yield Progress(total, steps, draw, wide=console.width >= _WIDE)

@@ -1,9 +1,8 @@
-"""Trials that will not be the best are stopped early, each compared with those of its own rule and
-size.
+"""Stop poor trials early; each is compared with trials of the same rule and size.
 
-"halving": after 1/8, 1/4 and 1/2 of the steps, the better half of all that came as far goes on.
-Members of a stack are compared with each other at once, trials that run later with those that were
-there before. "median" and pruners of Optuna judge by their own rules: most of them compare with
+"halving": after 1/8, 1/4 and 1/2 of the steps, the better half of all trials that got so far
+continues. Members of a stack are compared with each other at the same time, later trials with
+earlier ones. "median" and pruners of Optuna decide by their own rules: most of them compare with
 trials that have ended.
 """
 
@@ -12,7 +11,7 @@ from math import isfinite
 from typing import Any, Protocol, runtime_checkable
 
 from orderone.core.canonical import canonical
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.optional import need
 from orderone.sweeping.inputs import PrunerInput
 from orderone.sweeping.job import Job
@@ -21,45 +20,52 @@ from orderone.sweeping.trial import Trial
 from orderone.training.outcome import Outcome, recent_loss
 
 NAMES = ("median", "halving")
-RUNGS = (8, 4, 2)  # parts of the steps
+RUNGS = (8, 4, 2)  # compare after 1/8, 1/4 and 1/2 of the steps
 
 
 @runtime_checkable
 class Pruner(Protocol):
+    """Decides which running trials to stop."""
+
     def start(self, trial: Trial) -> None: ...
 
     def remember(self, trial: Trial, outcome: Outcome) -> None:
-        """One of the store: what it went through is what others are compared with."""
+        """Add a trial of the store, for comparison with others."""
         ...
 
     def report(self, step: int, losses: Mapping[str, float]) -> set[str]:
-        """Those to stop."""
+        """Return the keys of the trials to stop."""
         ...
 
     def finish(self, trial: Trial, outcome: Outcome) -> None:
-        """An end of any kind."""
+        """Record that a trial has ended: done, diverged, stopped or failed."""
         ...
 
 
 def read_pruner(pruner: PrunerInput, job: Job, space: Space) -> Pruner:
-    """Return a pruner by its name, or one that asks a pruner of Optuna."""
+    """Return the pruner of this name, or a wrapper of a pruner of Optuna."""
     if isinstance(pruner, str) and one_of(pruner, NAMES, "pruner") == "halving":
         return Halving(job, space)
     optuna = need("optuna", "optuna", "for this pruner")
     if isinstance(pruner, str):
         pruner = optuna.pruners.MedianPruner(n_warmup_steps=job.steps // 5)
     if not isinstance(pruner, optuna.pruners.BasePruner):
-        raise ValueError(
-            f"pruner: expected {' or '.join(NAMES)} or a pruner of Optuna, got {pruner!r}"
+        raise InputError(
+            f"pruner: expected {', '.join(NAMES)} or a pruner of Optuna, got {pruner!r}",
+            "wrong-type",
+            argument="pruner",
         )
     return ByOptuna(optuna, pruner, job, space)
 
 
 def arm_of(trial: Trial, space: Space) -> str:
+    """Return a text that is the same for all trials of one rule, optimizer and size."""
     return canonical({name: trial.get(name) for name in space.arms})
 
 
 class Halving:
+    """Lets the better half of the trials of an arm continue at each rung."""
+
     def __init__(self, job: Job, space: Space):
         every = job.report_every
         self._every = every
@@ -84,23 +90,25 @@ class Halving:
             return set()
         for key, loss in losses.items():
             self._add(step, key, loss)
-        return {key for key in losses if not self._goes_on(step, key)}
+        return {key for key in losses if not self._continues(step, key)}
 
     def finish(self, trial: Trial, outcome: Outcome) -> None:
-        """What it was at the rungs is known already."""
+        """Do nothing: the losses that count were reported before."""
 
     def _add(self, step: int, key: str, loss: float) -> None:
         self._losses.setdefault((self._arms[key], step), {})[key] = loss
 
-    def _goes_on(self, step: int, key: str) -> bool:
+    def _continues(self, step: int, key: str) -> bool:
         rivals = self._losses[self._arms[key], step]
         better = sum(loss < rivals[key] for loss in rivals.values())
         return better < (len(rivals) + 1) // 2
 
 
 class ByOptuna:
-    """Every training is a trial of a study in memory, one study an arm; trials of the store are in
-    it too."""
+    """Asks a pruner of Optuna: one study in memory per arm, with one Optuna trial per training.
+
+    The studies contain the trials of the store too.
+    """
 
     def __init__(self, optuna: Any, pruner: Any, job: Job, space: Space):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -127,8 +135,7 @@ class ByOptuna:
         )
 
     def report(self, step: int, losses: Mapping[str, float]) -> set[str]:
-        """All are told before any is judged, so that members of a stack may be compared with each
-        other."""
+        """Report all losses first, so that members of a stack are compared with each other."""
         for key, loss in losses.items():
             if key not in self._running:
                 self._running[key] = self._study(self._trials[key]).ask()

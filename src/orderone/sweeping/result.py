@@ -1,14 +1,16 @@
-"""A sweep: its trials and what came of them, as tables."""
+"""Result of a sweep: trials and their outcomes, as tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
+from orderone.core.codes import with_code
 from orderone.core.inputs import Name
 from orderone.sweeping.job import Job
 from orderone.sweeping.store import StorePath, read_store
 from orderone.sweeping.stored_jobs import choose_job, read_jobs
+from orderone.sweeping.text_table import COLUMNS, text_table, wrapped
 from orderone.sweeping.trial import KNOWN, Trial
 from orderone.training.outcome import Outcome
 
@@ -22,35 +24,39 @@ REPEATS = ("seed", "data_seed")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM, after everything was saved. `sweep` holds what is done; the same call goes
-    on from there."""
+    """Raised on Ctrl-C or SIGTERM, after everything was saved; `sweep` has the finished trials.
+
+    With a store, the same call continues from there.
+    """
 
     def __init__(self, sweep: "Sweep"):
+        finished = sum(outcome.finished for outcome in sweep.outcomes.values())
+        text = f"interrupted: {finished} of {len(sweep.trials)} trials finished"
         if sweep.store:
-            remedy = "the same call goes on from here"
+            text += "; partial progress was saved; run the same call again to continue"
         else:
-            remedy = "give store= to go on from such a place"
-        super().__init__(f"interrupted: {sweep.summary}; {remedy}")
+            text += "; nothing was saved to disk; pass store= to be able to continue"
+        super().__init__(text)
         self.sweep = sweep
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Trials and their outcomes by key. Trials without an outcome were not run (interrupted)."""
+    """Trials and their outcomes by key; trials without an outcome were not run (interrupted)."""
 
     trials: Mapping[str, Trial]
     outcomes: Mapping[str, Outcome]
     store: str | None = None
     notes: Sequence[str] = ()
-    ran: int = 0  # by this call; the others were in the store
-    job: Job | None = field(default=None, repr=False)  # None if it was loaded
+    ran: int = 0  # trials run by this call; the others were in the store
+    job: Job | None = field(default=None, repr=False)  # None if the sweep was loaded
 
     @staticmethod
     def load(store: StorePath, job: Name | None = None) -> "Sweep":
         """Read one sweep of a store: the newest, or the one whose fingerprint begins with `job`.
 
-        Sweeps that differ in more than their space (steps, data, code) are kept apart, and named in
-        the notes.
+        Sweeps that differ in more than their space (steps, data, code) are not mixed; the notes
+        name the others.
         """
         jobs = read_jobs(store)
         if not jobs and job is None:
@@ -64,15 +70,16 @@ class Sweep:
         notes: list[str] = []
         for other in jobs:
             if other != chosen:
-                notes.append(
-                    f"another sweep is here too: {other.difference(chosen)};"
-                    f" Sweep.load(store, job={other.name!r}) reads it"
+                text = (
+                    f"the store has another sweep: {other.difference(chosen)}; to read it, call"
+                    f" Sweep.load(store, job={other.name!r})"
                 )
+                notes.append(with_code(text, "several-sweeps-in-store"))
         return Sweep(trials, outcomes, str(store), notes)
 
     @property
     def frame(self) -> "pandas.DataFrame":
-        """One row a trial: its settings, `loss` (what trials are compared by), and how it ended."""
+        """One row per trial: settings, `loss` (by which trials are compared), and how it ended."""
         import pandas
 
         rows: list[dict[str, object]] = []
@@ -112,7 +119,7 @@ class Sweep:
         )
 
     def best(self) -> "pandas.DataFrame":
-        """For every rule and size, the settings with the lowest loss, on average over seeds."""
+        """Return the settings with the lowest mean loss over seeds, for every rule and size."""
         frame = self.frame
         frame = frame[frame["status"].isin(["done", "diverged"])]
         arm = [name for name in ARM if name in frame]
@@ -128,7 +135,7 @@ class Sweep:
         return order.sort_values(arm, kind="stable").reset_index(drop=True)
 
     def transfer(self, **options: object) -> "Transfer":
-        """Does the best learning rate stay where it is as the model grows?
+        """Test whether the best learning rate stays the same as the model grows.
 
         `options` are those of `Transfer.from_frame`.
         """
@@ -138,7 +145,7 @@ class Sweep:
         return Transfer.from_frame(self.frame, **keywords)
 
     def _job_options(self) -> dict[str, object]:
-        """Return the base and the plan that learning rates belong to."""
+        """Return the base, the plan options and `build` of this sweep."""
         if self.job is None:
             return {}
         options: dict[str, object] = {
@@ -158,26 +165,56 @@ class Sweep:
 
     @property
     def summary(self) -> str:
+        """Number of trials by status, such as "36 trials: 35 done, 1 diverged"."""
         counts: dict[str, int] = {}
         for key in self.trials:
             status = self.outcomes[key].status if key in self.outcomes else "not run"
             counts[status] = counts.get(status, 0) + 1
+        if not counts:
+            return "no trials"
         parts = [f"{number} {status}" for status, number in counts.items()]
         return f"{len(self.trials)} trials: {', '.join(parts)}"
 
     def __str__(self) -> str:
         lines = [self.summary]
         if self.store:
-            lines = [f"{self.summary} ({self.store})"]
-        if self.outcomes:
-            lines.append("best for every rule and size, mean over seeds:")
-            lines.append(self.best().to_string(index=False))
+            lines = [f"{self.summary} (stored in {self.store})"]
+        best = self.best()
+        if len(best):
+            lines += _best_table(best)
         for note in self.notes:
-            lines.append(f"note: {note}")
+            lines += wrapped(f"note: {note}", indent=0)
         return "\n".join(lines)
 
 
 _FACTS = ("loss", "evaluation", "diverged", "steps", "seconds", "status", "error", "key")
+
+
+def _best_table(best: "pandas.DataFrame") -> list[str]:
+    """Return the lines of a table of `Sweep.best`.
+
+    If it is too wide, settings that are the same in all rows are listed once above the table.
+    """
+    columns: dict[str, list[str]] = {}
+    for name in best:
+        columns[str(name)] = [_cell(value) for value in best[name]]
+    title = "best settings for every rule and size (mean loss over seeds):"
+    rows = [tuple(columns), *zip(*columns.values(), strict=True)]
+    lines = text_table(rows)
+    if max(len(line) for line in lines) <= COLUMNS:
+        return [title, *lines]
+    common: list[str] = []
+    for name in list(columns):
+        if name not in ("loss", "seeds") and len(set(columns[name])) == 1:
+            common.append(f"{name} {columns.pop(name)[0]}")
+    rows = [tuple(columns), *zip(*columns.values(), strict=True)]
+    return [title, *wrapped(f"all with {', '.join(common)}"), *text_table(rows)]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def _row(trial: Trial, outcome: Outcome) -> dict[str, object]:

@@ -5,29 +5,32 @@ Otherwise their losses could not be compared.
 
 from collections.abc import Mapping
 
+from orderone.core.errors import InputError
 from orderone.sweeping.trial import Trial
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class SameTensors:
-    """Shapes of the first trial of every architecture; small enough to travel with a job."""
+    """Tensor shapes of the first trial of every architecture."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[str, Shapes]] = {}
 
     def check(self, trial: Trial, shapes: Shapes) -> None:
-        """Raise a ValueError that names the first tensor that differs, and the two trials."""
+        """Raise an InputError that names the first tensor that differs, and the two trials."""
         first, expected = self._first.setdefault(trial.architecture, (str(trial), shapes))
         for name in [*expected, *shapes]:
             if expected.get(name) == shapes.get(name):
                 continue
             before = _shape_text(expected.get(name))
             now = _shape_text(shapes.get(name))
-            raise ValueError(
+            raise InputError(
                 f"build: expected the same tensors from every call with the same sizes; {name} is"
-                f" {before} for ({first}) and {now} for ({trial}); let build depend on its"
-                " arguments alone"
+                f" {before} for ({first}) and {now} for ({trial}); build must depend only on its"
+                " arguments",
+                "build-not-repeatable",
+                argument="build",
             )
 
 

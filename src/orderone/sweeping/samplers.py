@@ -1,5 +1,4 @@
-"""Which points are trained: all of a grid, random ones, or those that a sampler of Optuna asks for,
-some at a time."""
+"""Choice of the points to train: a grid, random points, or a sampler of Optuna."""
 
 import copy
 import warnings
@@ -12,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from orderone.core.canonical import canonical
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count
 from orderone.core.optional import need
@@ -23,21 +22,23 @@ from orderone.sweeping.trial import Scalar, Trial
 from orderone.training.outcome import Outcome
 
 NAMES = ("grid", "random", "tpe", "cmaes")
-BATCH = 8  # points that are asked for at a time
+BATCH = 8  # points that Optuna proposes at a time
 Results = Mapping[str, tuple[Trial, Outcome]]
 
 
 @runtime_checkable
 class Sampler(Protocol):
-    total: int  # trials, all in all
+    """Proposes trials."""
+
+    total: int  # number of trials in the whole sweep
 
     def ask(self, results: Results) -> list[Trial]:
-        """The next trials, which may have been run already; none when it is done."""
+        """Return the next trials, some of which may be in `results`; an empty list at the end."""
         ...
 
 
 class Listed:
-    """All points at once, the same for every arm."""
+    """Proposes all points at once, the same for every arm."""
 
     def __init__(self, job: Job, space: Space, points: Sequence[Point]):
         by_key: dict[str, Trial] = {}
@@ -61,15 +62,16 @@ def read_sampler(
     batch: int | None,
     seed: int,
 ) -> Sampler:
-    """Return a sampler by its name, or one that asks a sampler of Optuna."""
+    """Return the sampler of this name, or a wrapper of a sampler of Optuna."""
     name = "optuna"
     if isinstance(sampler, str):
         name = one_of(sampler, NAMES, "sampler")
     if name == "grid":
         if trials is not None:
-            raise ValueError(
-                'trials: a grid has its own number; leave it out, or say sampler="random"; got'
-                f" {trials!r}"
+            raise InputError(
+                "trials: the space defines the number of trials of a grid; leave trials out, or"
+                f' pass sampler="random"; got {trials!r}',
+                argument="trials",
             )
         return Listed(job, space, list(space.grid()))
     if name == "random":
@@ -78,7 +80,9 @@ def read_sampler(
     optuna = _optuna_for(sampler)
     number = _number_of_trials(trials, name)
     if not space.tuned:
-        raise ValueError("space: expected something to tune, such as lr; got seeds alone")
+        raise InputError(
+            "space: expected a setting to tune, such as lr; got only seeds", argument="space"
+        )
 
     def sampler_of_arm(done: int) -> Any:
         return _sampler(optuna, sampler, done, seed)
@@ -88,9 +92,10 @@ def read_sampler(
 
 def _number_of_trials(trials: Count | None, name: str) -> int:
     if trials is None:
-        raise ValueError(
-            "trials: expected how many points to try for every rule and size, since sampler is"
-            f" {name}"
+        raise InputError(
+            f"trials: the sampler {name} needs the number of points to try for every rule and size;"
+            " pass trials=...",
+            argument="trials",
         )
     return count(trials, "trials")
 
@@ -98,8 +103,10 @@ def _number_of_trials(trials: Count | None, name: str) -> int:
 def _optuna_for(sampler: SamplerInput) -> ModuleType:
     optuna = need("optuna", "optuna", "for this sampler")
     if not isinstance(sampler, (str, optuna.samplers.BaseSampler)):
-        raise ValueError(
-            f"sampler: expected {', '.join(NAMES)} or a sampler of Optuna, got {sampler!r}"
+        raise InputError(
+            f"sampler: expected {', '.join(NAMES)} or a sampler of Optuna, got {sampler!r}",
+            "wrong-type",
+            argument="sampler",
         )
     if sampler == "cmaes":
         need("cmaes", "optuna", "for this sampler")
@@ -107,9 +114,9 @@ def _optuna_for(sampler: SamplerInput) -> ModuleType:
 
 
 def _sampler(optuna: ModuleType, sampler: SamplerInput, done: int, seed: int) -> Any:
-    """Return a fresh sampler of Optuna for one arm.
+    """Return a new sampler of Optuna for one arm.
 
-    Where points are `done` it starts elsewhere; otherwise it would ask for them again.
+    Its seed depends on the number of points `done`; otherwise it would propose them again.
     """
     if not isinstance(sampler, str):
         fresh = copy.deepcopy(sampler)
@@ -120,7 +127,7 @@ def _sampler(optuna: ModuleType, sampler: SamplerInput, done: int, seed: int) ->
     if sampler.lower() == "cmaes":
         return optuna.samplers.CmaEsSampler(seed=seed)
     with warnings.catch_warnings():
-        # Optuna calls the constant liar experimental; it keeps points of a batch apart.
+        # Optuna marks constant_liar as experimental; without it, points of a batch would be close.
         warnings.simplefilter("ignore")
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
@@ -129,10 +136,10 @@ def _sampler(optuna: ModuleType, sampler: SamplerInput, done: int, seed: int) ->
 
 
 class Adaptive:
-    """A study for every arm, asked for some points at a time and told the mean over seeds.
+    """Asks a sampler of Optuna for a batch of points at a time, and reports the mean over seeds.
 
-    The studies live in memory and are made again from the store: points that are there count as
-    tried, and points of which some seeds are missing come first.
+    There is one study per arm, in memory; it is rebuilt from the store. Points in the store count
+    as tried, and points for which some seeds are missing come first.
     """
 
     def __init__(
@@ -163,7 +170,7 @@ class Adaptive:
 
     def ask(self, results: Results) -> list[Trial]:
         trials: list[Trial] = []
-        if self._left is None:  # what was asked for in earlier runs belongs to this one
+        if self._left is None:  # points of earlier runs belong to this sweep
             self._left = []
             for arm in self._arms:
                 points = self._recall(arm, results)
@@ -195,7 +202,7 @@ class Adaptive:
             asked.clear()
 
     def _value(self, arm: Point, point: Point, results: Results) -> float:
-        """The mean over seeds; NaN if one of them has no result."""
+        """Return the mean loss over seeds; NaN if one of them has no result."""
         losses: list[float] = []
         for trial in self._trials(arm, point):
             if trial.key not in results:
@@ -207,7 +214,7 @@ class Adaptive:
         return float(np.mean(losses))
 
     def _recall(self, arm: Point, results: Results) -> list[Point]:
-        """A study with the points of earlier runs: those that are complete."""
+        """Make the study of an arm with the points of earlier runs; return the complete ones."""
         points: dict[str, Point] = {}
         for trial, _ in results.values():
             point = self._point(trial, arm)
@@ -230,8 +237,7 @@ class Adaptive:
         return complete
 
     def _point(self, trial: Trial, arm: Point) -> Point | None:
-        """What is tuned in a trial, if it belongs to this job and arm and its values could have
-        been asked for."""
+        """Return the tuned settings of a trial; None if it is not of this job, arm and space."""
         if trial.job != self._job.fingerprint:
             return None
         settings = dict(trial.settings)

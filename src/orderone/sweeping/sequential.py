@@ -1,6 +1,6 @@
-"""Trials one after another: each is a training in a world of one process.
+"""Train trials one after another, each in a world of one process (stand-alone runs).
 
-Stacked training is compared with these losses.
+Stacked training must give the same losses.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,9 +25,9 @@ Report: TypeAlias = Callable[[int, Mapping[str, float]], "set[str]"]
 def run_alone(
     job: Job, trials: Iterable[Trial], report: Report | None = None, checkpoint: Path | None = None
 ) -> Iterator[Outcome]:
-    """Yield outcomes as they come.
+    """Yield the outcome of each trial when it ends.
 
-    A trial that raises is an outcome with its error. Ctrl-C leaves a checkpoint in the folder
+    If a trial raises, its outcome has the error. Ctrl-C leaves a checkpoint in the folder
     `checkpoint`.
     """
     for trial in trials:
@@ -43,7 +43,7 @@ def describe(error: BaseException) -> str:
 
 def _train(job: Job, trial: Trial, report: Report | None, folder: Path | None) -> Outcome:
     loop, checkpoint = prepare(job, trial, report, folder)
-    with seeded(trial.seed):  # dropout is the same whatever was built before
+    with seeded(trial.seed):  # dropout does not depend on what was built before
         if checkpoint is not None:
             checkpoint.restore(loop)
         loop.run(checkpoint)
@@ -79,12 +79,12 @@ def prepare(
 
     loop = TrainingLoop(step, check_each_loss=True, report=_loss_report(trial, report))
     if folder is None or member.plan.user_class is not None:
-        return loop, None  # an optimizer class of the user's may keep its state anywhere
+        return loop, None  # a custom optimizer class may have state that we cannot save
     return loop, TrialCheckpoint(folder, trial.key, job.warned)
 
 
 def _loss_report(trial: Trial, report: Report | None) -> LossReport | None:
-    """Return the report of a sweep as the report of one loop."""
+    """Return the report of a sweep in the form that one training loop calls."""
     if report is None:
         return None
 

@@ -1,8 +1,8 @@
-"""The points to train: what is compared (rules, sizes), repeated (seeds) and tuned.
+"""Search space of a sweep: settings to compare (rules, sizes), to repeat (seeds) and to tune.
 
-arms     rule x optimizer x width x depth                each has an optimum of its own
-repeats  seed x data_seed                                a point is judged by their mean
-points   everything else: lr, weight_decay, betas, ...   a grid, or drawn
+arms     rule x optimizer x width x depth                each arm has its own optimum
+repeats  seed x data_seed                                a point is judged by their mean loss
+points   everything else: lr, weight_decay, betas, ...   a grid, or random
 """
 
 import random
@@ -15,7 +15,7 @@ import numpy as np
 from torch.optim import Optimizer
 
 from orderone import rules
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
@@ -25,13 +25,13 @@ from orderone.sweeping.trial import SEEDS, SIZES, TUNED, Scalar
 from orderone.theory.exponents import Parameterization
 
 Point = dict[str, Scalar]
-MOST = 1_000_000  # values of a grid
-LARGEST_SEED = 2**63 - 1  # of torch and of SQLite
-_DIGITS = 12  # that all machines agree on
+MOST = 1_000_000  # largest number of values in a grid
+LARGEST_SEED = 2**63 - 1  # limit of torch and of SQLite
+_DIGITS = 12  # rounded, so that all machines compute the same values
 
 
 class LogGrid(tuple[float, ...]):
-    """Values at equal ratios. Samplers draw between its ends, uniformly in the logarithm."""
+    """Values at equal ratios; samplers draw between its ends, uniformly in the logarithm."""
 
     __slots__ = ()
 
@@ -45,31 +45,34 @@ def log_grid(low: Number, high: Number, n: Count) -> LogGrid:
     high = real(high, "high", above=0)
     n = count(n, "n", most=MOST)
     if high < low or (n > 1 and high == low):
-        raise ValueError(f"log_grid: expected low < high, got {low:g} and {high:g}")
+        raise InputError(
+            f"log_grid: expected low < high, got {low:g} and {high:g}", argument="high"
+        )
     if n == 1 and low != high:
-        raise ValueError(
-            f"log_grid: one value cannot reach from {low:g} to {high:g}; take n = 2 or more"
+        raise InputError(
+            f"log_grid: expected n = 2 or more for a grid from {low:g} to {high:g}, got n = 1",
+            argument="n",
         )
     steps = max(n - 1, 1)
     return LogGrid(_between(low, high, i / steps) for i in range(n))
 
 
 def _between(low: float, high: float, share: float) -> float:
-    """Return the number that far from `low` to `high` on a logarithmic scale, rounded."""
+    """Return the number at this share of the way from `low` to `high` in the logarithm."""
     value = low * (high / low) ** share
     return float(f"{value:.{_DIGITS}g}")
 
 
 @dataclass(frozen=True)
 class Space:
-    """What users gave, validated and sorted into arms, repeats and tuned settings."""
+    """Validated space, sorted into arms, repeats and tuned settings."""
 
     sizes: Mapping[str, tuple[int, ...]]  # "width", "depth"
     choices: Mapping[str, tuple[str, ...]]  # "rule", "optimizer"
     repeats: Mapping[str, tuple[int, ...]]  # "seed", "data_seed"
     tuned: Mapping[str, Sequence[Scalar]]  # a LogGrid or a range stays one
-    rules: Mapping[str, Parameterization]  # the user's own rules, by name
-    optimizers: Mapping[str, type[Optimizer]]  # the user's own classes, by label
+    rules: Mapping[str, Parameterization]  # custom rules, by name
+    optimizers: Mapping[str, type[Optimizer]]  # custom optimizer classes, by label
 
     @property
     def arms(self) -> dict[str, tuple[Scalar, ...]]:
@@ -113,20 +116,26 @@ def _draw(values: Sequence[Scalar], generator: random.Random) -> Scalar:
 def read_space(
     space: SpaceInput, widths: Sizes, depths: Sizes, rule: Rules, optimizer: Optimizers
 ) -> Space:
-    """Validate the space and the arms beside it."""
+    """Validate the space together with widths, depths, rules and optimizers."""
     if not isinstance(space, Mapping):
-        raise ValueError(
-            f'space: expected a mapping such as {{"lr": [1e-3, 1e-2]}}, got {type(space).__name__}'
+        raise InputError(
+            f'space: expected a dict such as {{"lr": [1e-3, 1e-2]}}, got {type(space).__name__}',
+            "wrong-type",
+            argument="space",
         )
     if not space:
-        raise ValueError(
-            'space: expected at least one setting to vary, such as {"lr": [1e-3, 1e-2]}; got none'
+        raise InputError(
+            'space: expected at least one setting, such as {"lr": [1e-3, 1e-2]}; got none',
+            argument="space",
         )
     axes = {str(name): _values(str(name), values) for name, values in space.items()}
     for name in SIZES:
         if name in axes:
-            raise ValueError(
-                f"space: {name} does not belong here; give {name}s=[...] beside the space"
+            raise InputError(
+                f"space: {name!r} is not part of the space; pass {name}s=[...] as an argument of"
+                " the sweep",
+                "unknown-space-key",
+                argument="space",
             )
     sizes = _read_sizes(widths, depths)
     rule_names, user_rules = _read_rules(axes.pop("rule", None) or _values("rule", rule))
@@ -154,7 +163,7 @@ def _values(name: str, values: object) -> Sequence[object]:
         several = cast(Iterable[object], values) if to_list is None else to_list()
         sequence = tuple(_python_scalar(value) for value in several)
     if not len(sequence):
-        raise ValueError(f"{name}: expected at least one value, got none")
+        raise InputError(f"{name}: expected at least one value, got none", argument=name)
     return sequence
 
 
@@ -185,7 +194,7 @@ def _read_seeds(name: str, values: Sequence[object]) -> tuple[int, ...]:
 def _read_rules(
     values: Sequence[object],
 ) -> tuple[tuple[str, ...], dict[str, Parameterization]]:
-    """Return the names of all rules, and the rules among them that are the user's own."""
+    """Return the names of all rules, and the custom rules among them."""
     rule_names: list[str] = []
     user_rules: dict[str, Parameterization] = {}
     for rule in values:
@@ -200,7 +209,7 @@ def _read_rules(
 def _read_optimizers(
     values: Sequence[object],
 ) -> tuple[tuple[str, ...], dict[str, type[Optimizer]]]:
-    """Return the labels of all optimizers, and the classes among them that are the user's own."""
+    """Return the labels of all optimizers, and the custom classes among them."""
     labels: list[str] = []
     classes: dict[str, type[Optimizer]] = {}
     for optimizer in values:
@@ -209,9 +218,10 @@ def _read_optimizers(
         if entry.user_class is None:
             continue
         if classes.setdefault(entry.label, entry.user_class) is not entry.user_class:
-            raise ValueError(
-                f"optimizer: two classes are called {entry.label}; rename one of them, or make two"
-                " sweeps"
+            raise InputError(
+                f"optimizer: two different classes have the name {entry.label}; rename one of them,"
+                " or run two sweeps",
+                argument="optimizer",
             )
     return tuple(dict.fromkeys(labels)), classes
 
@@ -236,8 +246,10 @@ def _read_tuned(name: str, values: Sequence[object]) -> Sequence[Scalar]:
         return tuple(dict.fromkeys(numbers))
     for value in values:
         if not isinstance(value, (bool, int, float, str, type(None))) or value != value:
-            raise ValueError(
-                f"{name}: expected numbers, words or None as arguments of build, got {value!r}"
+            raise InputError(
+                f"space: expected numbers, strings, booleans or None for {name!r}, an argument of"
+                f" build; got {value!r}",
+                argument=name,
             )
     return cast(Sequence[Scalar], values)
 

@@ -1,8 +1,8 @@
-"""Outcomes in one SQLite file. One process writes, any number read.
+"""Store of outcomes in one SQLite file. One process writes, any number may read.
 
-Every outcome is a transaction of its own in the write-ahead log: a process that is killed loses
-none that it had added, and leaves no half of one. An outcome that cannot be written (full disk,
-locked file) is kept in memory and tried again with the next: training goes on.
+Every outcome is one transaction in the write-ahead log: if the process is killed, no outcome that
+was added is lost or incomplete. An outcome that cannot be written (full disk, locked file) stays in
+memory and is tried again with the next one: training continues.
 """
 
 import json
@@ -19,13 +19,15 @@ from typing import IO, Annotated, TypeAlias
 import numpy as np
 
 from orderone.core.canonical import canonical
+from orderone.core.codes import with_code
+from orderone.core.errors import InputError
 from orderone.core.inputs import UserInput
 from orderone.sweeping.trial import Trial
 from orderone.training.outcome import Outcome, read_evaluation
 
 StorePath: TypeAlias = Annotated[str | os.PathLike[str], UserInput]
 Results: TypeAlias = dict[str, tuple[Trial, Outcome]]  # by key
-APPLICATION = 0x6F726431  # "ord1": what `file` and we know the file by
+APPLICATION = 0x6F726431  # "ord1": identifies the file as a store of orderone
 VERSION = 1
 PATIENCE = 10.0  # seconds to wait for another program that has locked the file
 _TABLES = """
@@ -44,32 +46,34 @@ _COLUMNS = (
 
 
 class Store:
-    """The writer. `with Store("runs.db") as store: store.add(trial, outcome)`."""
+    """Writer of a store: `with Store("runs.db") as store: store.add(trial, outcome)`."""
 
     def __init__(self, path: StorePath, patience: float = PATIENCE):
         self.path: Path = _path(path)
         self.unsaved: Results = {}
-        self.trouble: str | None = None  # why something is not on disk
-        before = _lock_path(self.path).exists()
+        self.trouble: str | None = None  # why the outcomes in `unsaved` are not on disk
+        had_lock = _lock_path(self.path).exists()
         self._lock = _one_writer(self.path)
         try:
             with _explained(self.path):
                 self._database = _opened(self.path, patience)
         except BaseException:
-            # nothing is left beside a file that is no store
-            if self._lock is not None and not before:
+            # leave no lock file beside a file that is not a store
+            if self._lock is not None and not had_lock:
                 _lock_path(self.path).unlink(missing_ok=True)
             _release(self._lock)
             raise
 
     @property
     def checkpoints(self) -> Path:
-        """The folder for trainings that are under way."""
+        """Folder for checkpoints of running trainings."""
         return self.path.with_name(f"{self.path.name}.checkpoints")
 
     def describe(self, fingerprint: str, described: Mapping[str, object]) -> None:
-        """What a fingerprint was made of, for whoever asks why two trials are not the same. The
-        last one is the newest."""
+        """Store the settings of a fingerprint, to explain why two sweeps differ.
+
+        The sweep that was described last is the newest.
+        """
         with _explained(self.path):
             self._database.execute(
                 "INSERT OR REPLACE INTO jobs VALUES (?, ?)",
@@ -77,12 +81,12 @@ class Store:
             )
 
     def add(self, trial: Trial, outcome: Outcome) -> None:
-        """On disk when this returns; or else in `unsaved`, with a warning."""
+        """Write an outcome to disk; if that fails, add it to `unsaved` and warn."""
         self.unsaved[trial.key] = (trial, outcome)
         self.flush()
 
     def flush(self) -> bool:
-        """Write what is waiting; whether nothing is left."""
+        """Write the outcomes in `unsaved`; return whether all were written."""
         if not self.unsaved:
             return True
         try:
@@ -92,21 +96,21 @@ class Store:
                     f"INSERT OR REPLACE INTO trials VALUES ({','.join('?' * 14)})", rows
                 )
         except sqlite3.Error as error:
-            self._complain(str(error))
+            self._warn(str(error))
             return False
         self.unsaved = {}
         self.trouble = None
         return True
 
-    def _complain(self, why: str) -> None:
+    def _warn(self, why: str) -> None:
         if self.trouble is None:
             # It waited once; the trainings must not wait each time.
             self._database.execute("PRAGMA busy_timeout = 1000")
-            warnings.warn(
-                f"store: {self.path} cannot be written ({why}); training goes on, and what is done"
-                f" is kept in memory and tried again. {_remedy(why)}",
-                stacklevel=4,
+            text = (
+                f"store: cannot write to {self.path} ({why}); training continues, and finished"
+                f" trials stay in memory until writing works again; {_remedy(why)}"
             )
+            warnings.warn(with_code(text, "results-not-saved"), stacklevel=4)
         self.trouble = why
 
     def read(self, job: str | None = None) -> Results:
@@ -127,27 +131,31 @@ class Store:
 
 
 def read_store(path: StorePath, job: str | None = None) -> Results:
-    """Everything in a store, or of one job."""
+    """Return all trials of a store, or those of one job."""
     with reading(path) as database:
         return {} if database is None else _read(database, job)
 
 
 @contextmanager
 def reading(path: StorePath) -> Iterator[sqlite3.Connection | None]:
-    """Also while another process writes to it, and from a folder that cannot be written; None if
-    there is nothing yet."""
+    """Open a store for reading; yield None if it has no tables yet.
+
+    This works while another process writes to it, and in a read-only folder.
+    """
     path = _path(path)
     if not path.is_file():
-        raise ValueError(
-            f"store: {path} does not exist; expected a file that orderone.sweep(store=...) has"
-            " written"
+        raise InputError(
+            f"store: the file {path} does not exist; expected a file written by"
+            " orderone.sweep(..., store=...)",
+            "not-a-store",
+            argument="store",
         )
     way = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"
     with (
         _explained(path),
         closing(sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True)) as database,
     ):
-        if _is_new(database):  # whoever made it has not come further
+        if _is_new(database):  # its writer has only just created it
             yield None
             return
         _check_version(database, path)
@@ -156,7 +164,11 @@ def reading(path: StorePath) -> Iterator[sqlite3.Connection | None]:
 
 def _path(path: StorePath) -> Path:
     if not isinstance(path, (str, os.PathLike)) or not str(path):
-        raise ValueError(f'store: expected the path of a file such as "runs.db", got {path!r}')
+        raise InputError(
+            f'store: expected the path of a file such as "runs.db", got {path!r}',
+            "wrong-type",
+            argument="store",
+        )
     return Path(path)
 
 
@@ -219,16 +231,18 @@ def _outcome(row: sqlite3.Row) -> Outcome:
 
 def _opened(path: Path, patience: float) -> sqlite3.Connection:
     if not path.parent.is_dir():
-        raise ValueError(f"store: the folder {path.parent} does not exist; make it first")
+        raise InputError(
+            f"store: the folder {path.parent} does not exist; create it first", argument="store"
+        )
     database = sqlite3.connect(
         path, timeout=patience, isolation_level=None, check_same_thread=False
     )
     try:
         if not (new := _is_new(database)):
-            _check_version(database, path)  # first of all: nothing of another program's is changed
+            _check_version(database, path)  # first, so that no file of another program is changed
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
-        with _transaction(database):  # tells whether it can be written
+        with _transaction(database):  # fails here if the file cannot be written
             if new:
                 _create(database)
     except BaseException:
@@ -250,11 +264,17 @@ def _is_new(database: sqlite3.Connection) -> bool:
 
 def _check_version(database: sqlite3.Connection, path: Path) -> None:
     if _number(database, "PRAGMA application_id") != APPLICATION:
-        raise ValueError(f"store: {path} is a database of another program; give another name")
-    if (found := _version(database)) != VERSION:
-        raise ValueError(
-            f"store: {path} has format {found}, and this version of orderone reads format"
-            f" {VERSION}; give another name, or use the version that wrote it"
+        raise InputError(
+            f"store: {path} is a database of another program; pass another file name",
+            "not-a-store",
+            argument="store",
+        )
+    if (version := _version(database)) != VERSION:
+        raise InputError(
+            f"store: {path} has format {version}, but this version of orderone reads format"
+            f" {VERSION}; pass another file name, or use the version of orderone that wrote it",
+            "store-of-other-version",
+            argument="store",
         )
 
 
@@ -281,36 +301,46 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Errors of SQLite in the words of somebody who does not know that there is one."""
+    """Replace errors of SQLite by an InputError with a remedy."""
     try:
         yield
     except sqlite3.Error as error:
         why = str(error)
         if "not a database" in why:
-            raise ValueError(
-                f"store: {path} is not a store of orderone; give another name"
+            raise InputError(
+                f"store: {path} is not a store of orderone; pass another file name",
+                "not-a-store",
+                argument="store",
             ) from error
-        raise ValueError(f"store: {path} cannot be used ({why}). {_remedy(why)}") from error
+        raise InputError(
+            f"store: cannot open {path} ({why}); {_remedy(why)}",
+            "store-not-usable",
+            argument="store",
+        ) from error
 
 
 def _remedy(why: str) -> str:
     if "full" in why:
-        return "Make room on the disk, then run the same command again"
+        return "free some disk space, then run the same call again"
     if "locked" in why:
-        return "Close the program that has it open"
+        return "close the program that has the file open"
     if "readonly" in why or "unable to open" in why:
-        return "Give a file in a folder that you may write to"
-    return "Give another name"
+        return "pass a file in a folder that you may write to"
+    return "pass another file name"
 
 
 # --- one writer -----------------------------------------------------------------------------------
 
 
 def _one_writer(path: Path) -> IO[str] | None:
-    """A lock that ends with the process, however that ends. Where files cannot be locked, SQLite's
-    own must do."""
+    """Return a lock that ends with the process, however it ends.
+
+    Return None where files cannot be locked; then only the locks of SQLite protect the file.
+    """
     if path.is_dir():
-        raise ValueError(f"store: {path} is a folder; expected a file")
+        raise InputError(
+            f"store: expected a file, but {path} is a folder", "not-a-store", argument="store"
+        )
     try:
         import fcntl
 
@@ -323,9 +353,11 @@ def _one_writer(path: Path) -> IO[str] | None:
         lock.seek(0)
         owner = lock.read().strip()
         lock.close()
-        raise ValueError(
-            f"store: process {owner or '(unknown)'} is writing to {path}; wait for it, or give"
-            " another name"
+        raise InputError(
+            f"store: process {owner or '(unknown)'} is writing to {path}; wait until it has ended,"
+            " or pass another file name",
+            "store-in-use",
+            argument="store",
         ) from error
     except OSError:
         lock.close()

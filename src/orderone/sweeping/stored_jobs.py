@@ -1,4 +1,4 @@
-"""The sweeps in one store.
+"""Sweeps in one store.
 
 They may differ in their steps, data or code, so that their losses cannot be compared.
 """
@@ -7,11 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from orderone.core.errors import InputError
 from orderone.core.inputs import Name
 from orderone.sweeping.store import StorePath, reading
 
-SHOWN = 12  # characters of a fingerprint
-LONGEST = 40  # characters of a setting that is shown
+NAME_LENGTH = 12  # characters of a fingerprint in messages
+LONGEST = 40  # characters of a setting in messages; longer ones are not printed
 _JOBS = """
 SELECT job, count(*), described FROM trials LEFT JOIN jobs ON fingerprint = job
 GROUP BY job ORDER BY jobs.rowid, max(trials.rowid)
@@ -20,7 +21,7 @@ GROUP BY job ORDER BY jobs.rowid, max(trials.rowid)
 
 @dataclass(frozen=True)
 class StoredJob:
-    """One sweep of a store: its fingerprint, and what the fingerprint was made of."""
+    """Sweep in a store: its fingerprint, and the settings that the fingerprint is made from."""
 
     fingerprint: str
     trials: int
@@ -28,15 +29,15 @@ class StoredJob:
 
     @property
     def name(self) -> str:
-        return self.fingerprint[:SHOWN]
+        return self.fingerprint[:NAME_LENGTH]
 
     def difference(self, other: "StoredJob") -> str:
-        """Describe in a few words where this job differs from another."""
+        """Return a short text with the settings in which this job differs from another."""
         parts = [f"{self.trials} trials"]
         for name, value in self.described.items():
             if other.described.get(name) == value:
                 continue
-            parts.append(f"{name} {value}" if _is_short(value) else f"another {name}")
+            parts.append(f"{name} {value}" if _is_short(value) else f"different {name}")
         return ", ".join(parts)
 
 
@@ -57,7 +58,7 @@ def read_jobs(path: StorePath) -> list[StoredJob]:
 
 
 def choose_job(jobs: Sequence[StoredJob], beginning: Name | None, path: StorePath) -> StoredJob:
-    """Return the job whose fingerprint begins so; the newest for None."""
+    """Return the job whose fingerprint starts with `beginning`; the newest for None."""
     if beginning is None:
         return jobs[-1]
     fitting: list[StoredJob] = []
@@ -65,7 +66,9 @@ def choose_job(jobs: Sequence[StoredJob], beginning: Name | None, path: StorePat
         fitting = [job for job in jobs if job.fingerprint.startswith(beginning)]
     if len(fitting) != 1:
         known = ", ".join(job.name for job in jobs) or "none"
-        raise ValueError(
-            f"job: expected the beginning of one of those in {path} ({known}), got {beginning!r}"
+        raise InputError(
+            f"job: expected the start of one fingerprint in {path} ({known}), got {beginning!r}",
+            "unknown-name",
+            argument="job",
         )
     return fitting[0]

@@ -1,4 +1,4 @@
-"""`sweep`: train every point of a space, keep what came of it, and run only what is missing."""
+"""`sweep`: train every point of a space, store the results, and run only what is missing."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -7,7 +7,7 @@ from os import PathLike
 import torch
 from torch import nn
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, function, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
@@ -38,9 +38,9 @@ from orderone.training.inputs import Data, Device, FilePath, LossFunction, Sched
 from orderone.training.settings import PRECISIONS, optional_count
 from orderone.training.source import read_source
 
-_TRIALS_OWN = {"rule", "optimizer", "C", "Lambda", *TUNED}
-PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in _TRIALS_OWN)
-REPORTS = 20  # per training
+_SET_BY_TRIALS = {"rule", "optimizer", "C", "Lambda", *TUNED}
+PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in _SET_BY_TRIALS)
+REPORTS = 20  # reports per training
 
 
 @accepts_groups
@@ -83,56 +83,60 @@ def sweep(
     execution: Execution | None = None,
     **plan_options: object,
 ) -> Sweep:
-    """Train `build(width)` at every point of `space`, for every width and rule. What is in the
-    store is not run again.
+    """Train `build(width)` at every point of `space`, for every width and rule.
+
+    Trials that are in the store are not run again.
 
     Args:
-        build: A function of the width (and depth, and whatever else the space names) that returns
-            an nn.Module.
-        space: {"lr": log_grid(1e-4, 1e-1, 16), "seed": range(4)}: lists of lr, weight_decay, beta1,
-            beta2, momentum, eps, init_scale, rule, optimizer, seed, data_seed, or of keyword
-            arguments of `build`. All are those of the base.
+        build: A function of the width (and depth, and other arguments that the space names) that
+            returns an nn.Module.
+        space: Values to try: {"lr": log_grid(1e-4, 1e-1, 16), "seed": range(4)}. Keys are lr,
+            weight_decay, beta1, beta2, momentum, eps, init_scale, rule, optimizer, seed,
+            data_seed, or keyword arguments of `build`. Learning rates and the like are for the
+            base size.
         widths, depths: Sizes to compare.
-        rule, optimizer: As in `plan`; lists are compared.
-        base: The size that settings belong to (a width, or {"width": 64, "depth": 2}), or what
-            `plan` takes. By default the smallest.
+        rule, optimizer: As in `plan`; or lists, to compare several.
+        base: Size that learning rates are meant for (a width, or {"width": 64, "depth": 2}), or
+            any base that `plan` accepts. By default the smallest size.
         data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
             batch for all steps.
         steps: Updates of every training.
-        loss: As in `coord_check`; by default the task's, the model's own, or the usual one.
-        schedule, warmup: Of all learning rates: constant, linear or cosine, after so many steps of
-            rising.
-        clip: The largest norm of a gradient.
-        accumulate: Batches an update.
+        loss: As in `coord_check`; by default the loss of the task, the loss that the model returns,
+            or cross entropy or mean squared error by the type of the targets.
+        schedule, warmup: Factor of all learning rates: constant, linear or cosine, after `warmup`
+            steps during which it rises to 1.
+        clip: Largest norm of the gradient; a larger gradient is scaled down.
+        accumulate: Batches per update.
         precision: float32, bfloat16 (autocast) or float64.
         evaluate_every: Steps between held-out losses; by default at the end only.
-        store: A file that outcomes are kept in (SQLite). The same call with the same store runs
-            what is missing.
+        store: File for results (SQLite). The same call with the same store runs only what is
+            missing.
         executor: "here", "processes" or "ray".
-        workers: How many processes or tasks; by default one a GPU or core.
-        address: Of a Ray cluster, or "auto".
-        together: Members of a stack, and points that a sampler is asked for at a time. By default
-            as many as fit; 8.
+        workers: Number of processes or tasks; by default one per GPU or core.
+        address: Address of a Ray cluster, or "auto".
+        together: Number of trials that are trained in one program (by default as many as fit in
+            memory), and number of points that a sampler proposes at a time (by default 8).
         sampler: "grid", "random", "tpe", "cmaes", or a sampler of Optuna.
         trials: Points to try for every rule and size, if the sampler is not the grid.
-        sampler_seed: Of what is random in it.
-        pruner: "median", "halving" or a pruner of Optuna: stops trials that will not be the best.
-        stacked: "auto" trains like trials in one program where that is possible, False never, True
-            insists. Losses are those of stand-alone runs; dropout, and whatever else a forward pass
-            draws, has other draws of the same law.
+        sampler_seed: Seed of a random sampler.
+        pruner: "median", "halving" or a pruner of Optuna: stops poor trials early.
+        stacked: "auto" trains trials of the same shape in one program where that is possible,
+            False never does, True raises an error where it is not possible. Losses are those of
+            stand-alone runs; dropout and other random draws of a forward pass have other values
+            with the same distribution.
         device: By default a GPU if there is one.
-        compile, graphs: Of stacked training: torch.compile, CUDA graphs.
-        checkpoint_seconds: Between checkpoints of trials that are under way; they lie beside the
+        compile, graphs: Whether stacked training uses torch.compile and CUDA graphs.
+        checkpoint_seconds: Time between checkpoints of running trials; they are written beside the
             store.
-        name: Of `build`, `loss` and a function for data in the store, instead of their code: you
-            say when they are others.
-        progress: False: no bar.
-        training, search, execution: The settings above in typed groups, instead of or beside
-            keywords: `orderone.Training`, `orderone.Search`, `orderone.Execution`.
-        plan_options: depth, gauge, decay, no_decay, overrides, ... of `plan`.
+        name: Name of `build`, `loss` and a data function in the store, instead of their code.
+            Change it when you change them.
+        progress: Whether to draw a progress bar on a terminal.
+        training, search, execution: The settings above in typed groups, instead of keywords or
+            together with them: `orderone.Training`, `orderone.Search`, `orderone.Execution`.
+        plan_options: Other options of `plan`: depth, gauge, decay, no_decay, overrides, ...
 
     Raises:
-        Interrupted: On Ctrl-C and SIGTERM, a KeyboardInterrupt that holds what is done.
+        Interrupted: On Ctrl-C and SIGTERM; a KeyboardInterrupt with the finished trials.
     """
     del training, search, execution  # `accepts_groups` has spread them over the keywords
     for option in plan_options:
@@ -140,11 +144,12 @@ def sweep(
     read = read_space(space, widths, depths, rule, optimizer)
     check_build(build, list(read.sizes), read.arguments)
     base_sizes, other_base = _read_base(base, read)
+    function(loss, "loss", "of the output and the batch")
     job = Job(
         build=build,
         data=read_source(data),
         steps=count(steps, "steps"),
-        loss=_read_loss(loss),
+        loss=loss,
         schedule=schedule,
         warmup=count(warmup, "warmup", least=0),
         clip=None if clip is None else real(clip, "clip", above=0),
@@ -164,23 +169,19 @@ def sweep(
         compile=bool(compile),
         graphs=None if graphs is None else bool(graphs),
     )
-    _ = job.settings  # reads the schedule
+    _ = job.settings  # validates the schedule
     if stacked not in (True, False, "auto"):
-        raise ValueError(f'stacked: expected True, False or "auto", got {stacked!r}')
+        raise InputError(
+            f'stacked: expected True, False or "auto", got {stacked!r}', argument="stacked"
+        )
     seed = count(sampler_seed, "sampler_seed", least=0)
     chosen = read_sampler(sampler, job, read, trials, job.together, seed)
     pruning = None if pruner is None else read_pruner(pruner, job, read)
     with ExitStack() as stack:
-        kept = None if store is None else stack.enter_context(Store(store))
+        opened = None if store is None else stack.enter_context(Store(store))
         run_by = read_executor(executor, workers, address, job.device)
-        driver = Driver(job, chosen, pruning, kept, run_by, stacked, quiet=not progress)
+        driver = Driver(job, chosen, pruning, opened, run_by, stacked, quiet=not progress)
         return driver.run()
-
-
-def _read_loss(loss: LossFunction) -> LossFunction:
-    if loss is not None and not callable(loss):
-        raise ValueError(f"loss: expected a function, got {loss!r}")
-    return loss
 
 
 def _read_device(device: Device) -> str:
@@ -189,14 +190,18 @@ def _read_device(device: Device) -> str:
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device: expected cpu or cuda, got {device!r}") from error
+        raise InputError(
+            f"device: expected cpu or cuda, got {device!r}", argument="device"
+        ) from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device: torch sees no GPU, got {device!r}; say device='cpu'")
+        raise InputError(
+            f"device: torch found no GPU, got {device!r}; pass device='cpu'", argument="device"
+        )
     return str(chosen)
 
 
 def _read_base(base: Base, space: Space) -> tuple[dict[str, int], Base]:
-    """Return the sizes of a base that `build` makes, and the base if it is anything else."""
+    """Return the sizes of a base that `build` makes, and any other kind of base as it is."""
     sizes: dict[str, int] = {}
     for size_name, values in space.sizes.items():
         sizes[size_name] = min(values)

@@ -1,13 +1,12 @@
-"""Settings for the size that was not tuned: which learning rate, why that one, and what it may
-cost.
+"""Settings for a size that was not tuned: learning rate, reason, and expected extra loss.
 
-    keeping x at the target costs a (x*(target) - x)^2, and x* moves by drift k in k doublings, so
+    Using x at the target costs a (x*(target) - x)^2, and x* moves by drift k in k doublings, so
     on average regret = a ((drift k)^2 + (error of the drift)^2 k^2)
 
-with the bend a of the largest size that was run, which is the nearest there is. Where the trainings
-speak against every rate that could be carried over, there are no settings but a reason: an optimum
-beyond the grid is still known to lie on one side of it, and a drift outside the tolerance that
-lacks data is no reason to keep a rate.
+with the bend a of the largest size that was run, which is the nearest one. If the trainings
+contradict every learning rate that could be used, `target` raises an error with the reason: an
+optimum beyond the grid is still known to lie on one side of it, and a drift outside the tolerance,
+even without enough data, does not justify using the same rate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,20 +17,26 @@ import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
+from orderone.core.codes import without_code
+from orderone.core.errors import InputError
 from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan, plan
 from orderone.sweeping.drift import MOVES, TRANSFERS, Drift
 from orderone.sweeping.optimum import ABOVE, INSIDE, Optimum
+from orderone.sweeping.text_table import wrapped
 
 POOLED = "pooled"
 LARGEST = "largest"
 EXTRAPOLATED = "extrapolated"
-HALF_A_STEP = 0.5  # octaves: an optimum that much inside a grid of ratio 2 is seen at its end
+HALF_A_STEP = 0.5  # octaves; an optimum so close to the end of a grid of ratio 2 appears at it
 
 
 @dataclass(frozen=True)
 class Target:
-    """Print it; `snippet` is code to paste, `plan` the plan for a model of that size."""
+    """Settings for a model of another size: print it, paste `snippet`, or call `plan(model, base)`.
+
+    The interval from `low` to `high` is where the best learning rate of that size is expected.
+    """
 
     rule: str
     optimizer: str
@@ -39,7 +44,7 @@ class Target:
     size: int
     base: int
     lr: float
-    low: float  # where the target's own optimum is expected
+    low: float
     high: float
     source: str
     why: str
@@ -50,6 +55,7 @@ class Target:
 
     @property
     def snippet(self) -> str:
+        """Code that makes the plan, the model and the optimizer."""
         settings = f'rule="{self.rule}", optimizer={self._optimizer}, lr={self.lr:.4g}'
         for name, value in self.options.items():
             if value is not None:
@@ -61,13 +67,13 @@ class Target:
 
     @property
     def _optimizer(self) -> str:
-        """As code: a name in quotes, or the name of the user's own class."""
+        """Optimizer as code: a name in quotes, or the name of a custom class."""
         if name_in_label(self.optimizer) == self.optimizer:
             return f'"{self.optimizer}"'
         return self.optimizer.rstrip(")").rpartition(".")[2]
 
     def _built(self, size: int) -> str:
-        """`build(64)`, or `build(width=64, depth=4)` where models have both."""
+        """Return `build(64)`, or `build(width=64, depth=4)` if models have both sizes."""
         if not self.held:
             return f"build({size})"
         sizes = {**self.held, self.axis: size}
@@ -75,27 +81,29 @@ class Target:
         return f"build({named})"
 
     def plan(self, model: nn.Module, base: Any, optimizer: type[Optimizer] | None = None) -> Plan:
-        """For a model of this size, relative to one of the base's size (the meta device is fine for
-        both).
+        """Return the plan for a model of this size, relative to a model of the base's size.
 
-        A study with an optimizer class of your own needs that class here.
+        Both may be on the meta device. A study with a custom optimizer class needs that class here.
         """
         chosen = self.optimizer if optimizer is None else optimizer
         return plan(model, base=base, rule=self.rule, optimizer=chosen, lr=self.lr, **self.options)
 
     def __str__(self) -> str:
-        first = f"{self.rule} at {self.axis} {self.size}: lr {self.lr:.3g}, {self.why}"
-        lines = [first, f"  {self.outlook}"]
+        lines = [f"{self.rule} at {self.axis} {self.size}: lr {self.lr:.3g}"]
+        lines += [*wrapped(self.why), *wrapped(self.outlook)]
         lines += [f"  {line}" for line in self.snippet.splitlines()]
         return "\n".join(lines)
 
     @property
     def outlook(self) -> str:
+        """Sentence on the best learning rate of that size, and on the expected extra loss."""
         if not np.isfinite(self.regret):
-            return "where its own optimum is cannot be said from these trainings"
+            return (
+                f"the best lr of {self.axis} {self.size} cannot be estimated from these trainings"
+            )
         return (
-            f"its own optimum is expected between {self.low:.3g} and {self.high:.3g}; keeping"
-            f" {self.lr:.3g} costs about {self.regret:.2g} in loss"
+            f"the best lr of {self.axis} {self.size} is expected between {self.low:.3g} and"
+            f" {self.high:.3g}; using {self.lr:.3g} instead costs about {self.regret:.2g} in loss"
         )
 
 
@@ -111,24 +119,20 @@ def target(
     options: Mapping[str, Any],
     held: Mapping[str, int],
 ) -> Target:
+    """Return the settings for this size; raise an InputError if the trainings support none."""
     inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
     if not inside:
-        raise ValueError(
-            f"{drift.rule}: no {axis} has its optimum within the grid, so there is nothing to carry"
-            f" over; {drift.remedy}"
+        raise InputError(
+            f"{drift.rule}: no learning rate can be named for {axis} {size}: no {axis} has its best"
+            f" learning rate inside the grid; {without_code(drift.remedy)}",
+            "no-learning-rate",
+            argument=axis,
         )
     x, at, source, why = _choice(inside, drift, axis, size)
-    _agreed(optima, drift, x, axis, size, tolerance)
-    k = float(np.log2(size) - at)
-    slope = drift.slope if np.isfinite(drift.slope) else 0.0
-    moved = 0.0 if source == EXTRAPOLATED else slope * k
-    ends = [x + moved, x + moved]
-    variance = 0.0
-    if k:  # at k = 0 an unknown drift (inf) costs nothing
-        ends = [x + moved + k * (drift.low - slope), x + moved + k * (drift.high - slope)]
-        variance = (drift.error * k) ** 2
+    _check_evidence(optima, drift, x, axis, size, tolerance)
+    doublings = float(np.log2(size) - at)
+    ends, squared = _forecast(x, doublings, drift, source)
     largest = max(inside, key=lambda optimum: optimum.size)
-    regret = float(max(largest.bend, 0.0) * (moved**2 + variance))
     return Target(
         rule=drift.rule,
         optimizer=optimizer,
@@ -140,17 +144,27 @@ def target(
         high=float(np.exp2(max(ends))),
         source=source,
         why=why,
-        regret=regret,
+        regret=float(max(largest.bend, 0.0) * squared),
         verdict=drift.verdict,
         options=dict(options),
         held=dict(held),
     )
 
 
+def _forecast(x: float, k: float, drift: Drift, source: str) -> tuple[list[float], float]:
+    """Return the two ends of the interval of x* after k doublings, and the mean of (x* - x)^2."""
+    slope = drift.slope if np.isfinite(drift.slope) else 0.0
+    moved = 0.0 if source == EXTRAPOLATED else slope * k
+    if not k:  # an unknown drift (inf) costs nothing here
+        return [x + moved, x + moved], moved**2
+    ends = [x + moved + k * (drift.low - slope), x + moved + k * (drift.high - slope)]
+    return ends, moved**2 + (drift.error * k) ** 2
+
+
 def _choice(
     inside: Sequence[Optimum], drift: Drift, axis: str, size: int
 ) -> tuple[float, float, str, str]:
-    """Return log2(lr), log2 of the size that it belongs to, its source, and why."""
+    """Return log2(lr), log2 of the size that it belongs to, its source, and the reason."""
     largest = max(inside, key=lambda optimum: optimum.size)
     top = float(np.log2(largest.size))
     if drift.verdict == TRANSFERS and drift.low <= 0 <= drift.high:
@@ -158,13 +172,13 @@ def _choice(
         x = float(np.average([optimum.x for optimum in inside], weights=weights))
         doublings = np.log2([optimum.size for optimum in inside])
         at = float(np.average(doublings, weights=weights))
-        return x, at, POOLED, f"pooled over the {axis}s, since no drift is seen between them"
+        return x, at, POOLED, f"the weighted mean over all {axis}s, since no drift was detected"
     if drift.verdict == TRANSFERS:
         return (
             largest.x,
             top,
             LARGEST,
-            f"the optimum of {axis} {largest.size}, the nearest: a small drift is seen",
+            f"the best lr of {axis} {largest.size}, the nearest, since a small drift was detected",
         )
     if drift.verdict == MOVES:
         x = largest.x + drift.slope * (float(np.log2(size)) - top)
@@ -172,31 +186,32 @@ def _choice(
             x,
             top,
             EXTRAPOLATED,
-            f"extrapolated by {drift.slope:+.2f} octaves per doubling: the optimum moves",
+            f"extrapolated by {drift.slope:+.2f} octaves per doubling, since the best lr moves",
         )
     return (
         largest.x,
         top,
         LARGEST,
-        f"the optimum of {axis} {largest.size}, the nearest; transfer is not shown",
+        f"the best lr of {axis} {largest.size}, the nearest; transfer is not established",
     )
 
 
-def _agreed(
+def _check_evidence(
     optima: Sequence[Optimum], drift: Drift, x: float, axis: str, size: int, tolerance: float
 ) -> None:
-    """Raise a ValueError where the trainings speak against log2(lr) = x at this size."""
+    """Raise an InputError if the trainings contradict log2(lr) = x at this size."""
     inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
     largest = max(inside, key=lambda optimum: optimum.size)
     if drift.verdict == TRANSFERS or size == largest.size:
         return
     start = f"{drift.rule}: no learning rate can be named for {axis} {size}: "
-    remedy = f"; {drift.remedy}" if drift.remedy else ""
+    remedy = without_code(drift.remedy) or "widen the grid of learning rates"
     if drift.verdict != MOVES and (drift.low > tolerance or drift.high < -tolerance):
         reason = (
-            f"the optimum seems to move by {drift.slope:+.2f} octaves per doubling, but {drift.why}"
+            f"the best lr seems to move by {drift.slope:+.2f} octaves per doubling, but this is not"
+            f" certain: {drift.why}"
         )
-        raise ValueError(f"{start}{reason}{remedy}")
+        raise InputError(f"{start}{reason}; {remedy}", "no-learning-rate", argument=axis)
     for optimum in optima:
         if optimum.beyond == INSIDE:
             continue
@@ -210,7 +225,7 @@ def _agreed(
         else:
             place = f"below {np.exp2(optimum.high):.3g}"
         reason = (
-            f"{np.exp2(expected):.3g} would be expected at {axis} {optimum.size}, whose optimum is"
-            f" {place}"
+            f"the other {axis}s predict lr {np.exp2(expected):.3g} at {axis} {optimum.size}, but"
+            f" its best lr is {place}"
         )
-        raise ValueError(f"{start}{reason}{remedy or '; widen the grid of learning rates'}")
+        raise InputError(f"{start}{reason}; {remedy}", "no-learning-rate", argument=axis)

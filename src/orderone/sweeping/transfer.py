@@ -1,5 +1,4 @@
-"""Does the best learning rate of a small model serve a large one? Optimum by size, drift, verdict,
-settings."""
+"""Transfer study: best learning rate by size, its drift, a verdict, settings for a larger model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
@@ -26,7 +26,7 @@ from orderone.sweeping.target import Target, target
 if TYPE_CHECKING:
     import pandas as pd
 
-TOLERANCE = 0.25  # octaves per doubling: over four doublings, a factor of two
+TOLERANCE = 0.25  # octaves per doubling; over four doublings, a factor of two
 COLUMNS = (
     "rule",
     "size",
@@ -44,8 +44,11 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Transfer:
-    """Print it; `frame` has the optima, `drifts` the verdicts, `target(width=...)` the settings for
-    a larger model."""
+    """Result of a transfer study; print it for a summary.
+
+    `frame` has the best learning rates, `drifts` the verdicts, and `target(width=...)` returns
+    settings for a larger model.
+    """
 
     axis: str  # width or depth
     curves: Curves = field(repr=False)
@@ -56,7 +59,7 @@ class Transfer:
     tolerance: float
     confidence: float
     notes: Sequence[str] = ()
-    options: Mapping[str, object] = field(default_factory=dict)  # of `plan`
+    options: Mapping[str, object] = field(default_factory=dict)  # options of `plan`
     build: Build | None = field(default=None, repr=False)
     held: Mapping[str, int] = field(default_factory=dict)  # the other size, if models have two
 
@@ -73,20 +76,20 @@ class Transfer:
         options: Mapping[str, object] | None = None,
         build: Build | None = None,
     ) -> "Transfer":
-        """From any table of trainings, one row each: width or depth, lr, loss, and if there are any
-        rule and seed.
+        """Make a study from a table of trainings.
 
         Args:
-            frame: `diverged` (or a loss that is not finite) marks runs that diverged; of `status`,
-                failed and stopped runs are left out.
+            frame: One row per training with the columns width or depth, lr, loss, and optionally
+                rule and seed. `diverged` (or a loss that is not finite) marks runs that diverged.
+                Rows whose `status` is failed or stopped are left out.
             over: "width" or "depth"; by default the one that varies.
             where: Values of other settings, such as {"weight_decay": 0.1}, if there are several.
-            tolerance: A drift that still counts as none, in octaves of lr per doubling of the size.
-            confidence: Of the intervals.
-            optimizer: What the drift that theory predicts is for; by default the frame's, or adamw.
-            base: The size that `lr` is meant for; by default the smallest.
+            tolerance: Largest drift that counts as none, in octaves of lr per doubling of the size.
+            confidence: Confidence level of the intervals.
+            optimizer: Optimizer of the predicted drift; by default that of the frame, or adamw.
+            base: Size that `lr` is meant for; by default the smallest.
             options: Other settings of `plan` for the target: weight_decay, depth, ...
-            build: A function of the size that returns the model, for `save_plan`.
+            build: Function of the size that returns the model, for `save_plan`.
         """
         tolerance = real(tolerance, "tolerance", above=0)
         confidence = real(confidence, "confidence", above=0, most=0.9999)
@@ -132,8 +135,10 @@ class Transfer:
 
     @property
     def chosen(self) -> str:
-        """The rule to take: one that transfers, or at least may; of several, the best at the
-        largest size."""
+        """Recommended rule: one that transfers, else one without a verdict, else any.
+
+        Of several such rules, the one with the lowest loss at the largest size.
+        """
         order = (TRANSFERS, UNKNOWN, MOVES)
         return min(
             self.rules,
@@ -142,13 +147,15 @@ class Transfer:
 
     @property
     def verdict(self) -> str:
-        """Of the rule to take."""
+        """Verdict on the recommended rule."""
         return self.drift[self.chosen].verdict
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """One row for each rule and size. `low` and `high` bound the best lr; `regret`: what the
-        best lr of the smallest size costs here."""
+        """One row per rule and size, with the best lr and its interval from `low` to `high`.
+
+        `regret` is the extra loss when using the best lr of the smallest size.
+        """
         import pandas as pd
 
         rows: list[tuple[object, ...]] = []
@@ -179,8 +186,10 @@ class Transfer:
         )
 
     def regret(self, rule: str, k: int) -> float:
-        """What the k-th size loses with the best learning rate of the smallest size; nan where
-        either is unknown."""
+        """Return the extra loss of the k-th size with the best learning rate of the smallest size.
+
+        It is nan if one of the two optima is unknown.
+        """
         first = self.optima[rule][0]
         best = self.optima[rule][k]
         if first.beyond != INSIDE or best.beyond != INSIDE:
@@ -189,8 +198,10 @@ class Transfer:
 
     @cached_property
     def drifts(self) -> "pd.DataFrame":
-        """One row a rule: octaves of lr per doubling, interval, prediction (under full and worst
-        alignment), verdict."""
+        """One row per rule: drift in octaves of lr per doubling, interval, prediction, verdict.
+
+        The predictions are for full and for worst alignment.
+        """
         import pandas as pd
 
         rows: list[tuple[object, ...]] = []
@@ -221,7 +232,7 @@ class Transfer:
     def target(
         self, *, width: Count | None = None, depth: Count | None = None, rule: Name | None = None
     ) -> Target:
-        """Settings for a model of this size, of the rule to take unless another is named."""
+        """Return settings for a model of this size, for the recommended rule or for `rule`."""
         if self.axis == "width":
             size = width
             other = depth
@@ -229,14 +240,20 @@ class Transfer:
             size = depth
             other = width
         if size is None or other is not None:
-            raise ValueError(
-                f"target: this is a study over {self.axis}; give {self.axis}=..., and nothing else"
+            raise InputError(
+                f"target: this study compares {self.axis}s; pass {self.axis}=..., and no other"
+                " size",
+                argument=self.axis,
             )
         size = count(size, self.axis)
         if rule is None:
             rule = self.chosen
         if rule not in self.drift:
-            raise ValueError(f"rule: expected one of {', '.join(self.rules)}, got {rule!r}")
+            raise InputError(
+                f"rule: expected one of {', '.join(self.rules)}, got {rule!r}",
+                "unknown-name",
+                argument="rule",
+            )
         return target(
             self.optima[rule],
             self.drift[rule],
@@ -258,15 +275,17 @@ class Transfer:
         optimizer: type[Optimizer] | None = None,
         **size: Count | None,
     ) -> Plan:
-        """Write the plan of the target; models are built on the meta device, which takes no memory.
+        """Save the plan for the target; models are built on the meta device, without memory.
 
-        A study with an optimizer class of your own needs that class here.
+        A study with a custom optimizer class needs that class here.
         """
         build = build or self.build
         if build is None:
-            raise ValueError(
-                f"build: expected a function of the {self.axis} that returns a model; give"
-                " build=..."
+            raise InputError(
+                f"build: expected a function of the {self.axis} that returns a model; pass"
+                " build=...",
+                "wrong-type",
+                argument="build",
             )
         settings = self.target(rule=rule, **size)
         with torch.device("meta"):
@@ -278,7 +297,7 @@ class Transfer:
 
 
 def _held_size(frame: Frame, axis: str, where: Mapping[str, Any]) -> dict[str, int]:
-    """Return the depth of all widths, or the width of all depths, where there is one."""
+    """Return the depth if all widths share one, or the width if all depths share one."""
     other = "depth" if axis == "width" else "width"
     if other in where:
         sizes = [where[other]]
@@ -291,11 +310,13 @@ def _held_size(frame: Frame, axis: str, where: Mapping[str, Any]) -> dict[str, i
     return {}
 
 
-def excess(curve: Curve, own: Optimum, x: float) -> float:
-    """The loss at x above the smallest: by the parabola near it, between the points of the grid
-    elsewhere."""
-    if abs(x - own.x) <= REACH and np.isfinite(np.interp(x, curve.x, curve.mean)):
-        return float(max(own.bend, 0.0) * (x - own.x) ** 2)
+def excess(curve: Curve, best: Optimum, x: float) -> float:
+    """Return the loss at x minus the smallest loss.
+
+    Near the optimum this is the parabola; elsewhere it is interpolated between grid points.
+    """
+    if abs(x - best.x) <= REACH and np.isfinite(np.interp(x, curve.x, curve.mean)):
+        return float(max(best.bend, 0.0) * (x - best.x) ** 2)
     right = int(np.searchsorted(curve.x, x).clip(1, len(curve.x) - 1))
     before = curve.mean[right - 1]
     after = curve.mean[right]
@@ -306,11 +327,11 @@ def excess(curve: Curve, own: Optimum, x: float) -> float:
         there = after
     else:
         there = before * (1 - share) + after * share
-    return float(max(there - own.loss, 0.0))
+    return float(max(there - best.loss, 0.0))
 
 
 def _only(frame: Frame, name: str) -> Any:
-    """Return the value of a column that has a single one, otherwise None."""
+    """Return the value of a column if all rows have the same, otherwise None."""
     if name not in frame:
         return None
     column = cast("pd.Series", frame[name])
@@ -320,7 +341,7 @@ def _only(frame: Frame, name: str) -> Any:
 
 
 def _options(frame: Frame, where: Mapping[str, Any]) -> dict[str, object]:
-    """Return the settings that the trainings were planned with."""
+    """Return the settings of `plan` that the trainings share."""
     options: dict[str, object] = {}
     for name in ("weight_decay", "eps"):
         value = where.get(name, _only(frame, name))

@@ -1,41 +1,54 @@
-"""A transfer study as text: the verdicts, the optimum of every size, the drift of every rule, and
-what is missing."""
+"""Text of a transfer study: verdicts, best learning rate of every size, drift of every rule."""
 
 import math
-import textwrap
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orderone.sweeping.drift import Drift
+from orderone.core.codes import code_of
+from orderone.sweeping.drift import UNKNOWN, Drift
 from orderone.sweeping.optimum import ABOVE, BELOW, FLAT, INSIDE, NOWHERE, SINGLE, Optimum
+from orderone.sweeping.text_table import text_table, wrapped
 
 if TYPE_CHECKING:
     from orderone.sweeping.transfer import Transfer
 
-COLUMNS = 100
+# by the code of the remedy
+NEEDS = {
+    "needs-more-sizes": "needs more {axis}s",
+    "needs-more-rates": "needs more learning rates",
+    "needs-more-seeds": "needs more seeds",
+    "optimum-outside-grid": "needs a wider grid of learning rates",
+    "equal-losses": "needs longer training or a wider grid of learning rates",
+    "drift-too-uncertain": "needs more seeds, {axis}s or learning rates",
+}
 
 
 def render(study: "Transfer") -> str:
-    """Return the whole study as text."""
-    verdicts = [f"{drift.rule} {said(drift.verdict)}" for drift in study.drift.values()]
-    lines = ["; ".join(verdicts), f"  {headline(study)}"]
+    """Return the whole study as text that fits 80 columns."""
+    lines = wrapped(verdicts(study), indent=0)
+    lines += wrapped(headline(study))
     for drift in study.drift.values():
         remedy = f"; {drift.remedy}" if drift.remedy else ""
-        lines += _wrapped(f"{drift.rule}: {drift.why}{remedy}")
+        lines += wrapped(f"{drift.rule}: {drift.why}{remedy}")
     for note in study.notes:
-        lines += _wrapped(f"note: {note}")
-    lines += ["", *_table(optima_table(study)), "", *_table(drift_table(study))]
+        lines += wrapped(f"note: {note}")
+    lines += ["", *text_table(optima_table(study)), "", *text_table(drift_table(study))]
     return "\n".join(lines)
 
 
-def said(verdict: str) -> str:
-    """Return the verdict as the end of a sentence."""
-    if verdict.startswith("not"):
-        return f"has {verdict}"
-    return verdict
+def verdicts(study: "Transfer") -> str:
+    """Return the verdicts on all rules in one sentence."""
+    sentences: list[str] = []
+    for drift in study.drift.values():
+        if drift.verdict != UNKNOWN:
+            sentences.append(f"{drift.rule} {drift.verdict}")
+            continue
+        needs = NEEDS[code_of(drift.remedy) or ""].format(axis=study.axis)
+        sentences.append(f"{drift.rule}: inconclusive ({needs})")
+    return "; ".join(sentences)
 
 
 def headline(study: "Transfer") -> str:
+    """Return the optimizer, the sizes, and the numbers of learning rates and seeds."""
     sizes: set[int] = set()
     rates: set[int] = set()
     seeds: set[int] = set()
@@ -57,15 +70,15 @@ def _counted(numbers: set[int], noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(
-        text, COLUMNS, initial_indent="  ", subsequent_indent=" " * 4, break_on_hyphens=False
-    )
-
-
 def optima_table(study: "Transfer") -> list[tuple[str, ...]]:
-    """Return the rows of the table of optima, the head first."""
-    rows = [("rule", study.axis, "best lr", "loss", f"with that of the smallest {study.axis}")]
+    """Return the rows of the table of best learning rates, the head first."""
+    smallest = {optima[0].size for optima in study.optima.values()}
+    if len(smallest) == 1:
+        reference = f"{study.axis} {min(smallest)}"
+    else:
+        reference = f"the smallest {study.axis}"
+    extra = f"extra loss with the best lr of {reference}"
+    rows = [("rule", study.axis, "best lr", "loss", extra)]
     for rule in study.rules:
         for k, best in enumerate(study.optima[rule]):
             cost = "" if k == 0 else _cost(study.regret(rule, k))
@@ -82,30 +95,31 @@ def _cost(regret: float) -> str:
 
 
 def rate(best: Optimum) -> str:
-    """Return `0.0041 [0.0036, 0.0047]`, or why there is none."""
+    """Return `0.0041 [0.0036, 0.0047]`, or the reason why there is no best learning rate."""
     if best.beyond == INSIDE:
         if math.isinf(best.low):
             return f"{best.lr:.3g}"
         return f"{best.lr:.3g} [{2**best.low:.3g}, {2**best.high:.3g}]"
     reasons = {
-        BELOW: f"below {2**best.high:.3g}, the grid's end",
-        ABOVE: f"above {2**best.low:.3g}, the grid's end",
-        NOWHERE: "all diverged",
-        FLAT: "all equal",
-        SINGLE: "one rate only",
+        BELOW: f"below the grid (< {2**best.high:.3g})",
+        ABOVE: f"above the grid (> {2**best.low:.3g})",
+        NOWHERE: "none: all diverged",
+        FLAT: "none: all losses are equal",
+        SINGLE: "none: only one lr was run",
     }
     return reasons[best.beyond]
 
 
 def drift_table(study: "Transfer") -> list[tuple[str, ...]]:
     """Return the rows of the table of drifts, the head first."""
-    rows = [("rule", f"octaves of lr per doubling of {study.axis}", "predicted", "verdict")]
+    rows = [("rule", "drift (octaves of lr per doubling)", "predicted", "verdict")]
     for drift in study.drift.values():
         rows.append((drift.rule, slope(drift), predicted(drift), drift.verdict))
     return rows
 
 
 def slope(drift: Drift) -> str:
+    """Return `+0.01 [-0.06, +0.07]`: the drift and its interval."""
     if math.isnan(drift.slope):
         return "-"
     if math.isinf(drift.low):
@@ -114,20 +128,10 @@ def slope(drift: Drift) -> str:
 
 
 def predicted(drift: Drift) -> str:
+    """Return `-1 to -1.5`: the predicted drifts for full and worst alignment."""
     full, worst = drift.predicted
     if math.isnan(full):
         return "-"
     if full == worst:
         return f"{full:g}"
     return f"{full:g} to {worst:g}"
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths: list[int] = []
-    for column in zip(*rows, strict=True):
-        widths.append(max(len(cell) for cell in column))
-    lines: list[str] = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return lines

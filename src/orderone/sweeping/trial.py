@@ -1,8 +1,8 @@
-"""One training, by everything that defines it:
+"""Trial: one training, identified by everything that defines it.
 
     key = SHA-256 of the canonical JSON of (job, settings)
 
-Canonical: sorted keys, no spaces, floats by their shortest repr, which tells any two of them apart.
+Canonical: sorted keys, no spaces, floats by their shortest repr, which is unique.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from orderone.core.canonical import canonical, digest
 
 Scalar: TypeAlias = int | float | str | bool | None
 
-# What a trial may set beside keyword arguments of `build`, and the values of what it leaves out.
+# Settings of a trial; all other settings are keyword arguments of `build`.
 SIZES = ("width", "depth")
 TUNED = ("lr", "weight_decay", "beta1", "beta2", "momentum", "eps", "init_scale")
 CHOICES = ("rule", "optimizer")
@@ -24,7 +24,7 @@ KNOWN = (*SIZES, *CHOICES, *TUNED, *SEEDS)
 
 @dataclass(frozen=True)
 class Trial:
-    """A point of the space; `job` is the fingerprint of what it shares with others."""
+    """Point of the space; `job` is the fingerprint of the settings that all trials share."""
 
     settings: Mapping[str, Scalar]
     job: str = ""
@@ -48,17 +48,17 @@ class Trial:
 
     @property
     def data_seed(self) -> int:
-        """Of the order of the data; by default that of the model."""
+        """Seed of the data; by default the seed of the model."""
         return int(self.get("data_seed", self.seed))
 
     @property
     def arguments(self) -> dict[str, Scalar]:
-        """What `build` gets, beside the sizes."""
+        """Arguments of `build` other than the sizes."""
         return {name: value for name, value in self.settings.items() if name not in KNOWN}
 
     @property
     def architecture(self) -> str:
-        """Trials with the same one are members of one stack: same tensors, same optimizer."""
+        """Text that is equal for trials with the same tensors and optimizer (one stack)."""
         return canonical(
             {name: self.get(name) for name in (*SIZES, "optimizer")} | {"build": self.arguments}
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from orderone.core.codes import with_code
 from orderone.training import checkpoint as checkpoints
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
@@ -14,7 +15,10 @@ KIND = "alone"
 
 
 class TrialCheckpoint:
-    """The file of one trial in the folder beside a store; `warned` says each warning only once."""
+    """File of one trial in the folder beside a store.
+
+    `warned(text)` returns whether a warning was given before.
+    """
 
     saves_finished: bool = False
 
@@ -24,7 +28,7 @@ class TrialCheckpoint:
         self.warned = warned
 
     def save(self, loop: TrainingLoop) -> None:
-        """Write the state. A failure costs a restart, not the training."""
+        """Write the state; if that fails, warn and continue the training."""
         optimizer = loop.step.optimizer.state_dict()["state"]
         tensors: dict[str, torch.Tensor] = {}
         for name, value in checkpoints.model_tensors(loop.step.module).items():
@@ -43,13 +47,14 @@ class TrialCheckpoint:
             checkpoints.save(self.path, tensors, record)
         except OSError as error:
             if not self.warned(str(self.path.parent)):
-                warnings.warn(
-                    f"no checkpoint of a running trial: {self.path} ({error.strerror}); it goes on",
-                    stacklevel=2,
+                text = (
+                    f"cannot write the checkpoint of a running trial to {self.path}"
+                    f" ({error.strerror}); the training continues"
                 )
+                warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=2)
 
     def restore(self, loop: TrainingLoop) -> None:
-        """Go on from the file, if it is one of this trial."""
+        """Continue from the file, if it belongs to this trial."""
         saved = checkpoints.load(self.path)
         if saved is None:
             return

@@ -1,7 +1,7 @@
-"""Half-run trainings on disk: one safetensors file with JSON in its header, replaced as a whole.
+"""Checkpoints of unfinished trainings: one safetensors file with JSON in its header.
 
 A file is written under a temporary name, flushed to the disk, and renamed: a power cut leaves the
-old one or the new one. Nothing is pickled. The header lists the trials in the file, so that it can
+old file or the new one. Nothing is pickled. The header lists the trials in the file, so that it can
 be removed when all of them are done.
 """
 
@@ -30,9 +30,9 @@ _LENGTH = 8  # bytes that hold the length of the header
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], record: Record) -> None:
-    """Write tensors and a record, whose "keys" are those of the trials inside.
+    """Write tensors and a record; `record["keys"]` are the keys of the trials in the file.
 
-    An OSError if the disk is full.
+    Raise an OSError if the disk is full.
     """
     from safetensors.torch import save as to_bytes
 
@@ -53,7 +53,7 @@ def save(path: Path, tensors: Mapping[str, Tensor], record: Record) -> None:
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], Record] | None:
-    """Return what was saved; None if there is no file, or none of this format."""
+    """Return the tensors and the record; None if the file is missing or has another format."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -153,7 +153,7 @@ def pack(tree: object, tensors: dict[str, Tensor], name: str) -> object:
 
 
 def unpack(packed: object, tensors: Mapping[str, Tensor]) -> Any:
-    """Return the tree that `pack` took."""
+    """Return the tree that was passed to `pack`."""
     if not isinstance(packed, dict):
         return packed
     if "tensor" in packed:

@@ -1,10 +1,10 @@
-"""What a function is, so that a changed one is another: its name, its code, and the values it has
-captured.
+"""Identity of a function: its name, its code, and the values it has captured.
 
-The code is the syntax tree of its source, which comments and spaces do not change; of a lambda, or
-where there is no source, the bytecode. Functions, classes and values of the same file that it names
-belong to it, and so does the class of an object that is called. Libraries are told by name; objects
-of theirs that hold no plain data by their type.
+A function that was edited has another identity. The code is the syntax tree of the source, which
+comments and spaces do not change. For a lambda, or where there is no source, it is the bytecode.
+Functions, classes and values of the same file that the function uses are included, and so is the
+class of a callable object. Functions of libraries are identified by their names. Objects of
+libraries that hold no plain data are identified by their types.
 """
 
 import argparse
@@ -38,7 +38,7 @@ PRINTED = (
     complex,
     slice,
     np.dtype,
-)  # told by their text
+)  # identified by their text
 CACHED = functools._lru_cache_wrapper
 DATA = (
     *SIMPLE,
@@ -59,29 +59,31 @@ DATA = (
     SimpleNamespace,
     argparse.Namespace,
 )
-DEEP = 24  # nesting of values that is looked into
+DEEP = 24  # levels of nested values that are described
 Json: TypeAlias = object  # texts, numbers, None, and lists and dicts of them
 
 
 def identity(thing: object) -> Json:
     """Return JSON that differs where two things differ.
 
-    What cannot be looked into is told by its type.
+    A thing without readable content is identified by its type.
     """
-    return _Look().called(thing)
+    return _Describer().user_object(thing)
 
 
 @dataclass
-class _Look:
-    """Functions, classes and objects are told in full once, and then by number: they may use each
-    other as they like."""
+class _Describer:
+    """Describes functions, classes and objects in full once, and by number after that.
 
-    # by id; held, so that no other gets that id
+    So they may refer to each other in circles.
+    """
+
+    # by id; the objects are referenced here, so that no new object gets the same id
     numbered: dict[int, object] = field(default_factory=dict)
-    inside: list[int] = field(default_factory=list)  # values that are being looked into
+    inside: list[int] = field(default_factory=list)  # ids of the values being described
 
-    def called(self, thing: object) -> Json:
-        """What the user has given: it is looked into wherever it is written."""
+    def user_object(self, thing: object) -> Json:
+        """Describe what the user passed, including its code, in whichever module it is written."""
         if isinstance(thing, (FunctionType, type)):
             return self.code(thing)
         return self.at(thing)
@@ -109,14 +111,14 @@ class _Look:
         if isinstance(thing, functools.partial):
             return [
                 "partial",
-                self.called(thing.func),
+                self.user_object(thing.func),
                 self.at(thing.args),
                 self.at(thing.keywords),
             ]
         if isinstance(thing, MethodType):
-            return ["method", self.called(thing.__func__), self.at(thing.__self__)]
+            return ["method", self.user_object(thing.__func__), self.at(thing.__self__)]
         if isinstance(thing, CACHED):
-            return ["cached", self.called(thing.__wrapped__)]
+            return ["cached", self.user_object(thing.__wrapped__)]
         if isinstance(thing, (Tensor, np.ndarray)):
             return _array(thing)
         if isinstance(thing, nn.Module):
@@ -185,7 +187,7 @@ class _Look:
         return [function.__qualname__, _code(function), captured, defaults, self.named(function)]
 
     def class_(self, kind: type) -> Json:
-        """Look into a class, with the classes that it is made from, and what its methods use."""
+        """Describe a class, its base classes, and what its methods use."""
         source = _source(kind)
         attributes = {name: _plain(value) for name, value in vars(kind).items()}
         values: dict[str, Json] = {}
@@ -209,9 +211,9 @@ class _Look:
         ]
 
     def named(self, function: FunctionType) -> dict[str, Json]:
-        """Return the globals that it uses.
+        """Describe the globals that a function uses.
 
-        Functions and classes are looked into if they are written in the same module.
+        The code of functions and classes is included if they are written in the same module.
         """
         used: dict[str, Json] = {}
         for name in sorted(_names(function.__code__)):
@@ -279,7 +281,10 @@ def _name(thing: object) -> Json:
 
 
 def _of_a_library(thing: object) -> bool:
-    """Python's own, installed, or this one: whoever changes it knows."""
+    """Return whether a thing belongs to Python, to an installed package or to orderone.
+
+    Their code is left out: users know when they install another version.
+    """
     module = getattr(thing, "__module__", None) or "builtins"
     root = module.partition(".")[0]
     if root in sys.stdlib_module_names or root in ("builtins", "orderone"):
@@ -324,7 +329,7 @@ def _source(thing: FunctionType | type) -> str | None:
     try:
         text = textwrap.dedent(inspect.getsource(thing))
         return hashlib.sha256(ast.dump(ast.parse(text)).encode()).hexdigest()
-    except (OSError, TypeError, SyntaxError):  # no file, or a piece that is no statement of its own
+    except (OSError, TypeError, SyntaxError):  # no file, or not a complete statement
         return None
 
 

@@ -1,4 +1,4 @@
-"""Types of what users pass to a training: data, loss, schedule, device, files."""
+"""Types of the arguments of a training: data, loss, schedule, device, files."""
 
 from collections.abc import Callable, Mapping
 from os import PathLike

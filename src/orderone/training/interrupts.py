@@ -1,5 +1,4 @@
-"""Ctrl-C and SIGTERM between two steps: whoever trains asks, saves what there is, and then
-leaves."""
+"""Stop a training between two steps on Ctrl-C or SIGTERM, after its state was saved."""
 
 import signal
 import threading
@@ -7,23 +6,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_asked: list[int] = []
+_signals: list[int] = []  # received and not yet handled
 
 
 def pending() -> bool:
-    """Whether to stop at the next step. Engines ask after every step, save a checkpoint, and raise
-    KeyboardInterrupt."""
-    return bool(_asked)
+    """Return whether the user asked to stop.
+
+    Training loops call this after every step, save a checkpoint, and raise KeyboardInterrupt.
+    """
+    return bool(_signals)
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Within this, the first signal waits for the end of a step; a second one does not wait."""
+    """Delay the first signal to the end of a step; a second signal stops at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _note) for number in (signal.SIGINT, signal.SIGTERM)}
-    _asked.clear()
+    before = {number: signal.signal(number, _receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    _signals.clear()
     try:
         yield
     finally:
@@ -31,10 +32,10 @@ def deferred() -> Iterator[None]:
             if handler is None:  # it was not set from Python
                 handler = signal.SIG_DFL
             signal.signal(number, handler)
-        _asked.clear()
+        _signals.clear()
 
 
-def _note(number: int, frame: FrameType | None) -> None:
-    if _asked:
+def _receive(number: int, frame: FrameType | None) -> None:
+    if _signals:
         raise KeyboardInterrupt
-    _asked.append(number)
+    _signals.append(number)

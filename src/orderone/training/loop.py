@@ -1,4 +1,4 @@
-"""The loop of one training, and its state between two updates.
+"""Loop of one training, and its state between two updates.
 
 `train` and the trials of a sweep use it: a trial is a training in a world of one process. Members
 of a stack share one program instead, in `orderone.sweeping.stacked.training`.
@@ -30,21 +30,21 @@ LossReport: TypeAlias = Callable[[int, float], bool]
 class Checkpoint(Protocol):
     @property
     def saves_finished(self) -> bool:
-        """Whether a training that has reached its end is saved too."""
+        """True if a training that has reached its end is saved too."""
         ...
 
     def save(self, loop: "TrainingLoop") -> None: ...
 
     def restore(self, loop: "TrainingLoop") -> None:
-        """Go on from the file, if there is one."""
+        """Continue from the file, if there is one."""
         ...
 
 
 class TrainingLoop:
-    """A training that can be saved and resumed between any two readings of its losses.
+    """Training that can be saved and resumed whenever its losses were read.
 
     With `check_each_loss`, every loss is read before its update, and an update whose loss is not
-    finite is left out; this waits for the device at every update. Otherwise losses stay on the
+    finite is skipped; this waits for the device at every update. Otherwise losses stay on the
     device until a report, an evaluation or the end is due.
     """
 
@@ -67,7 +67,7 @@ class TrainingLoop:
         self.gradient_norm: Tensor | None = None
         self.evaluation: list[tuple[int, float]] = []  # (updates done, held-out loss)
         self.seconds: float = 0.0
-        self.stopped_at: int | None = None  # updates done when `report` ended it
+        self.stopped_at: int | None = None  # updates done when `report` stopped it
 
     @property
     def done(self) -> int:
@@ -81,9 +81,9 @@ class TrainingLoop:
         return None
 
     def run(self, checkpoint: Checkpoint | None = None) -> None:
-        """Train to the end, to divergence, or until `report` says stop.
+        """Train until the end, until the loss diverges, or until `report` returns True.
 
-        A KeyboardInterrupt, after the state was saved, if the user asked to stop.
+        If the user asked to stop, save the state and raise KeyboardInterrupt.
         """
         started = time.monotonic()
         saved = started
@@ -109,7 +109,7 @@ class TrainingLoop:
         losses = self.step.backward(self.done)
         if self.check_each_loss:
             mean = 0.0
-            for loss in losses:  # not sum(), which rounds otherwise
+            for loss in losses:  # not sum(), which rounds differently
                 mean += float(loss) / len(losses)
             self.losses.append(mean)
             if not isfinite(mean):
@@ -171,7 +171,7 @@ class TrainingLoop:
             sink.log(self.done, values)
 
     def _save_if_due(self, checkpoint: Checkpoint | None, saved: float) -> float:
-        """Save if it is time or somebody asked to stop; return the time of the last checkpoint."""
+        """Save if it is time or the user asked to stop; return the time of the last checkpoint."""
         stop = self.world.any(interrupts.pending())
         late = self.world.any(time.monotonic() - saved >= self.settings.checkpoint_seconds)
         if checkpoint is not None:

@@ -27,7 +27,7 @@ class Trained:
     optimizer: Optimizer = field(repr=False)
     losses: np.ndarray
     evaluation: list[tuple[int, float]]
-    loss: float  # held out at the end, or the mean of the last tenth; inf if it diverged
+    loss: float  # held-out loss at the end, or mean of the last tenth; inf if diverged
     diverged_at: int | None
     seconds: float
 
@@ -50,7 +50,7 @@ class Outcome:
     final: float = nan
     diverged_at: int | None = None  # the step whose loss was not finite
     stopped_at: int | None = None  # updates done when a pruner stopped it
-    seconds: float = 0.0  # a member's share, where many share a program
+    seconds: float = 0.0  # for a member of a stack, its share of the time
     error: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)  # how it was run: engine, device, ...
 
@@ -66,7 +66,10 @@ class Outcome:
 
     @property
     def finished(self) -> bool:
-        """Whether it need not run again. Failed trials do: the reason may have gone."""
+        """True if the trial need not run again.
+
+        Failed trials run again: the cause may have been repaired.
+        """
         return self.error is None
 
 
@@ -81,10 +84,10 @@ def make_outcome(
     seconds: float,
     facts: Mapping[str, object],
 ) -> Outcome:
-    """Return the outcome of a trial that was trained to an end of any kind."""
+    """Return the outcome of a trial that finished, diverged or was stopped."""
     current = evaluation
     if stopped_at is not None:
-        current = ()  # an earlier one is not where it stopped
+        current = ()  # it was measured before the trial stopped
     dtype = np.float64 if precision == "float64" else np.float32
     return Outcome(
         key=key,
@@ -114,7 +117,7 @@ def final_loss(
 
 
 def recent_loss(losses: Sequence[float] | np.ndarray, number: int) -> float:
-    """Return the mean of the last few losses, which is reported while a trial runs."""
+    """Return the mean of the last `number` losses, which is reported while a trial runs."""
     return float(np.mean(np.asarray(losses[-number:], dtype=np.float64)))
 
 

@@ -1,18 +1,18 @@
-"""One factor for every learning rate of a step, so that the ratios between groups never change:
+"""Schedules: one factor for all learning rates, so that the ratios between groups never change:
 
     f(t) = (t + 1) / warmup                        t < warmup
     f(t) = final + (1 - final) s(p)                p = (t - warmup) / (steps - warmup), at most 1
     s(p) = 1 (constant),  1 - p (linear),  (1 + cos(pi p)) / 2 (cosine)
 
-`final` is a fraction of the peak, not a learning rate: an absolute floor would give all groups the
-same number.
+`final` is a fraction of the peak, not a learning rate: an absolute minimum would give all groups
+the same learning rate.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
@@ -27,8 +27,10 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """The factor at a step; `LambdaLR(optimizer, schedule)` is a scheduler of torch. It can be
-    pickled and compared."""
+    """Factor as a function of the step, for `LambdaLR(optimizer, schedule)`.
+
+    It can be pickled and compared.
+    """
 
     name: str
     steps: int
@@ -43,32 +45,34 @@ class Schedule:
 
 
 def schedule(name: Name | Factor, steps: Count, warmup: Count = 0, final: Number = 0.0) -> Factor:
-    """The factor by which all learning rates are multiplied, as a function of the step (0, 1, ...).
+    """Return the factor of all learning rates as a function of the step (0, 1, ...).
 
     Args:
-        name: constant, linear or cosine; or a function of the step, which is taken as it is.
-        steps: Updates in all.
+        name: constant, linear or cosine; or a function of the step, which is returned as it is.
+        steps: Total number of updates.
         warmup: Updates during which the factor rises to 1; part of `steps`.
-        final: What linear and cosine end at, as a fraction of the peak.
+        final: Last value of linear and cosine, as a fraction of the peak.
     """
     steps = count(steps, "steps")
     warmup = count(warmup, "warmup", least=0)
     if callable(name):
-        return _own(name, warmup)
+        return _check_function(name, warmup)
     if warmup > steps:
-        raise ValueError(
-            f"warmup: expected at most the {steps} steps of the run, got {warmup}; take fewer"
+        raise InputError(
+            f"warmup: expected at most steps = {steps}, got {warmup}", argument="warmup"
         )
     return Schedule(
         one_of(name, SHAPES, "schedule"), steps, warmup, real(final, "final", least=0, most=1)
     )
 
 
-def _own(factor: Factor, warmup: int) -> Factor:
+def _check_function(factor: Factor, warmup: int) -> Factor:
+    """Return a schedule function of the user, if it can be used."""
     if warmup:
-        raise ValueError(
-            f"warmup: expected 0 beside a schedule of your own, got {warmup}; put it into the"
-            " function"
+        raise InputError(
+            f"warmup: expected 0 if schedule is a function, got {warmup}; write the warm-up into"
+            " the function",
+            argument="warmup",
         )
     real(factor(0), "schedule(0)", least=0)
     return factor

@@ -1,4 +1,4 @@
-"""Settings of one training, validated, and the points of it at which something is due."""
+"""Validated settings of one training, and the updates after which something is due."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ PRECISIONS = ("float32", "bfloat16", "float64")
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is trained, whatever the model."""
+    """Settings of a training that do not depend on the model."""
 
     steps: int
-    factor: Factor  # of all learning rates, by step
+    factor: Factor  # schedule: step -> factor of all learning rates
     accumulate: int
     clip: float | None
     precision: str
@@ -26,18 +26,18 @@ class Settings:
     checkpoint_seconds: float
 
     def evaluation_due(self, done: int) -> bool:
-        """Whether the held-out loss is taken after `done` updates."""
+        """Return whether to compute the held-out loss after `done` updates."""
         if done == self.steps:
             return True
         return self.evaluate_every is not None and done % self.evaluate_every == 0
 
     def report_due(self, done: int) -> bool:
-        """Whether a training that goes on after `done` updates reports its loss."""
+        """Return whether to report the loss after `done` updates; never at the end."""
         return done < self.steps and done % self.report_every == 0
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Type of the parameters; None leaves them as they are."""
+        """Data type of the parameters; None leaves them as they are."""
         return torch.float64 if self.precision == "float64" else None
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
@@ -47,7 +47,7 @@ class Settings:
 
 
 def optional_count(value: Count | None, name: str) -> int | None:
-    """Return `value` as a whole number, 1 or more; None stays None."""
+    """Return `value` as a whole number, 1 or more; return None for None."""
     if value is None:
         return None
     return count(value, name)

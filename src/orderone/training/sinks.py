@@ -1,5 +1,4 @@
-"""Where the numbers of a training go: a file of JSON lines, TensorBoard, Weights & Biases, or
-anything like them."""
+"""Logging of a training: a file of JSON lines, TensorBoard, Weights & Biases, or similar."""
 
 import json
 import math
@@ -8,13 +7,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, TextIO, runtime_checkable
 
+from orderone.core.errors import InputError
 from orderone.core.optional import need
 
 
 @runtime_checkable
 class Sink(Protocol):
     def start(self, step: int) -> None:
-        """Updates done when the training begins: more than 0 if it goes on from a checkpoint."""
+        """Prepare for logging; `step` is above 0 if the training continues from a checkpoint."""
         ...
 
     def log(self, step: int, values: Mapping[str, float]) -> None: ...
@@ -23,18 +23,21 @@ class Sink(Protocol):
 
 
 class JSONLines:
-    """One line a report. A training that goes on takes back what was told after its checkpoint."""
+    """File with one JSON line per report.
+
+    A training that continues from a checkpoint removes the lines written after that checkpoint.
+    """
 
     def __init__(self, path: str | PathLike[str]):
         self.path: Path = Path(path)
 
     def start(self, step: int) -> None:
-        kept: list[str] = []
+        earlier: list[str] = []
         if step:
-            kept = [line for line in self._lines() if _step(line) <= step]
+            earlier = [line for line in self._lines() if _step(line) <= step]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.file: TextIO = open(self.path, "w", encoding="utf-8")  # noqa: SIM115 - until close
-        self.file.writelines(kept)
+        self.file.writelines(earlier)
 
     def _lines(self) -> list[str]:
         if self.path.exists():
@@ -55,7 +58,7 @@ class JSONLines:
 
 
 def _step(line: str) -> float:
-    """A line that a killed writer left half done comes after everything."""
+    """Return the step of a line; infinity for an incomplete line of a killed process."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
@@ -75,7 +78,7 @@ class TensorBoard:
 
         purge_step = None
         if step:
-            purge_step = step + 1  # the first report that will come again
+            purge_step = step + 1  # later reports will be written again
         self.writer: SummaryWriter = SummaryWriter(
             str(self.folder), purge_step=purge_step, **self.options
         )
@@ -89,7 +92,7 @@ class TensorBoard:
 
 
 class WandBRun(Protocol):
-    """The methods of `wandb.Run` that `WandB` calls."""
+    """Methods of `wandb.Run` that `WandB` calls."""
 
     def log(self, values: dict[str, float], /, *, step: int) -> None: ...
 
@@ -97,8 +100,7 @@ class WandBRun(Protocol):
 
 
 class WandB:
-    """A run of Weights & Biases; `options` go to `wandb.init` (project, name, mode="offline",
-    ...)."""
+    """Run of Weights & Biases; `options` (project, name, mode, ...) go to `wandb.init`."""
 
     def __init__(self, **options: Any):
         self.options = options
@@ -115,7 +117,7 @@ class WandB:
 
 
 def read_sinks(sinks: object) -> list[Sink]:
-    """Read one or several; a path that ends in .jsonl is a file of JSON lines."""
+    """Return a list of sinks; a path that ends in .jsonl becomes a `JSONLines`."""
     if sinks is None:
         return []
     if isinstance(sinks, (list, tuple)):
@@ -128,7 +130,8 @@ def _sink(sink: object) -> Sink:
         return JSONLines(sink)
     if isinstance(sink, Sink):
         return sink
-    raise ValueError(
+    raise InputError(
         "sinks: expected a path that ends in .jsonl, TensorBoard(folder), WandB(...) or an object"
-        f" with start, log and close; got {sink!r}"
+        f" with the methods start, log and close; got {sink!r}",
+        argument="sinks",
     )

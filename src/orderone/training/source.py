@@ -1,5 +1,4 @@
-"""What to train on, in the forms that people have it: a task, a function of (step, seed), or a
-single batch."""
+"""Training data: a task, a function of (step, seed), or a single batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,41 +7,43 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.observe.batches import Loss, ModelInputs, call_inputs, is_batch
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.fingerprint import identity
 
 Batch: TypeAlias = object  # tensors in any nesting: inputs, keyword arguments, inputs and targets
-WANTED = (
-    "data: expected a task (orderone.data), a function of (step, seed) that returns a batch, or one"
-    " batch for all steps; got {}"
-)
 
 
 @dataclass(frozen=True)
 class Source:
-    """`batch(step, seed)` is the same for the same arguments; `stacked`, if there is one, gives
-    those of many seeds."""
+    """Source of batches: `batch(step, seed)` returns the same batch for the same arguments.
+
+    `stacked`, if there is one, returns the batches of many seeds at once.
+    """
 
     name: object  # identifies the data in a fingerprint
     batch: Callable[[int, int], Batch]
     held_out: Callable[[], Sequence[Batch]] = tuple
     loss: Loss | None = None
     stacked: Callable[..., Batch] | None = field(default=None, compare=False)
-    named: bool = True  # False: told by the code of a function or class
+    named: bool = True  # False: `name` is made from the code of a function or class
 
     def inputs(self) -> ModelInputs:
-        """An example of what the model is called with."""
+        """Return example inputs of the model."""
         return call_inputs(self.at(0, 0))
 
     def at(self, step: int, seed: int) -> Batch:
-        """Return the batch, if it is one."""
+        """Return the batch of a step; raise an InputError if it is not a batch."""
         batch = self.batch(step, seed)
         if isinstance(batch, Mapping) or any(isinstance(x, Tensor) for x in tree_leaves(batch)):
             return batch
-        raise ValueError(
-            "data: expected a batch (a tensor, a dict of keyword arguments, a pair of inputs and"
-            f" targets) for step {step}, got {type(batch).__name__}; does the function return it?"
+        raise InputError(
+            "data: expected a batch (a tensor, a dict of keyword arguments, or a pair of inputs and"
+            f" targets) for step {step}, got {type(batch).__name__}; check that the function"
+            " returns it",
+            "batch-expected",
+            argument="data",
         )
 
 
@@ -64,14 +65,18 @@ def read_source(data: object) -> Source:
         )
     if callable(data) and not isinstance(data, (type, torch.nn.Module)):
         return Source(identity(data), data, named=False)
-    if data is None:
-        raise ValueError(WANTED.format("nothing"))
-    raise ValueError(WANTED.format(type(data).__name__))
+    kind = "nothing" if data is None else type(data).__name__
+    raise InputError(
+        "data: expected a task (orderone.data), a function of (step, seed) that returns a batch, or"
+        f" one batch for all steps; got {kind}",
+        "training-data-expected",
+        argument="data",
+    )
 
 
 @dataclass(frozen=True)
 class _Always:
-    """The same batch at every step. A class, so that it travels to other processes."""
+    """Source of the same batch at every step; a class, so that it can be pickled."""
 
     batch: Batch
 
@@ -80,7 +85,7 @@ class _Always:
 
 
 def moved(batch: Batch, device: torch.device, precision: str) -> Batch:
-    """Move a batch to the device, real numbers in the precision of the model."""
+    """Move a batch to the device; cast floats to the precision of the model."""
 
     def move(x: object) -> object:
         if not isinstance(x, Tensor):

@@ -1,8 +1,8 @@
-"""One update of one model, in one process or as a part of many.
+"""One update of one model, in one process or in several that share the batch.
 
-1. Every group's learning rate is its own rate times the schedule's factor.
-2. The gradients of `accumulate` batches are averaged.
-3. Their norm is cut at `clip`, and the optimizer makes a step.
+1. Set the learning rate of every group: its initial rate times the factor of the schedule.
+2. Average the gradients of `accumulate` batches.
+3. Clip their norm at `clip`, and let the optimizer make a step.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from orderone.training.world import World
 
 @dataclass(frozen=True)
 class Step:
-    """A model with everything that an update needs."""
+    """Model with everything that an update needs."""
 
     world: World
     settings: Settings
     module: nn.Module  # holds the parameters
-    forward: nn.Module  # is called: `module`, or its wrapper for many processes
+    forward: nn.Module  # called for the loss: `module`, or its wrapper for several processes
     optimizer: Optimizer
     rates: tuple[float, ...]  # of the optimizer's groups, before the schedule
     source: Source
@@ -52,7 +52,7 @@ class Step:
         return losses
 
     def apply(self) -> Tensor | None:
-        """Clip the gradients and update the parameters; return the norm if there is a limit."""
+        """Clip the gradients and update the parameters; return the norm if `clip` is set."""
         norm = None
         if self.settings.clip is not None:
             norm = clip_grad_norm_(self.module.parameters(), self.settings.clip)

@@ -1,4 +1,4 @@
-"""`train`: one model, in one process or in many that `torchrun` starts."""
+"""`train`: train one model, in one process or in several that `torchrun` starts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
@@ -58,28 +58,27 @@ def train(
     strategy: Name | None = None,
     device: Device = None,
 ) -> Trained:
-    """Train a planned model. The same call with the same `checkpoint` goes on where the last one
-    ended.
+    """Train a planned model; call it again with the same `checkpoint` to continue.
 
     Args:
-        model: A plan, which is applied if it was not yet; or a module, with `optimizer`.
+        model: A plan, which is applied if it was not yet; or a module, together with `optimizer`.
         data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
             batch for all steps.
-        steps: Updates.
-        optimizer: Instead of `plan.optimizer()`, made after the model is where it will train; not
-            for sharded models.
-        loss: As in `coord_check`; by default the task's, the model's own, or the usual one.
-        schedule, warmup, final: One factor for all learning rates; see
-            `orderone.sweeping.schedule`.
-        accumulate: Batches an update.
-        clip: The largest norm of a gradient.
+        steps: Number of updates.
+        optimizer: Optimizer instead of `plan.optimizer()`. Make it after moving the model to its
+            device. Not for sharded models (fsdp).
+        loss: As in `coord_check`; by default the loss of the task, the loss that the model
+            returns, or cross entropy or mean squared error by the type of the targets.
+        schedule, warmup, final: Factor of all learning rates; see `orderone.sweeping.schedule`.
+        accumulate: Batches per update.
+        clip: Largest norm of the gradient; a larger gradient is scaled down.
         precision: float32, bfloat16 (autocast) or float64.
-        seed: Of the data and of dropout.
+        seed: Seed of the data and of dropout.
         evaluate_every: Updates between held-out losses; by default at the end only.
         report_every: Updates between reports to `sinks`.
-        sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), or several.
-        checkpoint: A file (.safetensors) to go on from, written every `checkpoint_seconds`, on
-            Ctrl-C, and at the end.
+        sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), or a list of these.
+        checkpoint: File (.safetensors) to continue from. It is written every
+            `checkpoint_seconds`, on Ctrl-C, and at the end.
         strategy: "ddp" or "fsdp" under torchrun; by default ddp there. Each process trains on its
             rows of a batch.
         device: By default a GPU if there is one.
@@ -137,11 +136,11 @@ def _prepare(
     seed: int,
     loss: LossFunction,
 ) -> Step:
-    """Place the model, and make the optimizer of the plan if there is no other."""
+    """Move the model to its device, and make the plan's optimizer if the user passed none."""
     module.to(world.device, settings.dtype)
     forward = world.wrapped(module)
     if optimizer is None:
-        assert plan is not None  # `_check` has seen to that
+        assert plan is not None  # `_check` made sure of that
         fused = fused_options(plan) if world.device.type == "cuda" else {}
         optimizer = plan.optimizer(**fused)
     if plan is not None:
@@ -171,7 +170,7 @@ def _run(loop: TrainingLoop, checkpoint: Checkpoint | None) -> Trained:
             if loop.world.any(interrupts.pending()):
                 raise KeyboardInterrupt
     finally:
-        loop.step.restore_rates()  # an optimizer of the user's own may be used again
+        loop.step.restore_rates()  # the user may use the optimizer again
         for sink in loop.sinks:
             sink.close()
     return Trained(
@@ -188,7 +187,7 @@ def _run(loop: TrainingLoop, checkpoint: Checkpoint | None) -> Trained:
 def _identity(
     step: Step, plan: Plan | None, module_names: Mapping[str, str]
 ) -> Mapping[str, object]:
-    """Return what a checkpoint must agree with."""
+    """Return the settings that a checkpoint must agree with."""
     settings = step.settings
     return {
         "steps": settings.steps,
@@ -207,21 +206,30 @@ def _identity(
 def _check(model: Model, optimizer: UserOptimizer, strategy: Name | None) -> None:
     module = model.bound() if isinstance(model, Plan) else model
     if isinstance(module, nn.Module) and any(p.is_meta for p in module.parameters()):
-        raise ValueError(
+        raise InputError(
             "model: its tensors are on the meta device and have no values; build it on the CPU or"
-            " a GPU"
+            " a GPU",
+            "train-on-meta",
+            argument="model",
         )
     if not isinstance(module, nn.Module):
-        raise ValueError(
-            "model: expected a plan, or an nn.Module with optimizer=...; got"
-            f" {type(model).__name__}"
+        raise InputError(
+            "model: expected a plan (o1.plan(...)), or an nn.Module with optimizer=...; got"
+            f" {type(model).__name__}",
+            "wrong-type",
+            argument="model",
         )
     if optimizer is None and not isinstance(model, Plan):
-        raise ValueError(
-            "optimizer: expected one beside a module; give a plan (o1.plan(...)), or optimizer=..."
+        raise InputError(
+            "optimizer: a plain nn.Module needs one; pass optimizer=..., or a plan (o1.plan(...))"
+            " instead of the module",
+            "train-needs-optimizer",
+            argument="optimizer",
         )
     if optimizer is not None and strategy == "fsdp":
-        raise ValueError(
-            "optimizer: sharding replaces the tensors it would hold; give a plan instead, which"
-            " makes its own"
+        raise InputError(
+            "optimizer: fsdp replaces the parameters that this optimizer holds; pass a plan without"
+            " optimizer=, and it is made after sharding",
+            "fsdp-makes-optimizer",
+            argument="optimizer",
         )

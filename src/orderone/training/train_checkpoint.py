@@ -1,8 +1,8 @@
-"""Checkpoints of `train`: whole tensors in one safetensors file, whoever wrote it.
+"""Checkpoints of `train`: unsharded tensors in one safetensors file.
 
-Shards are put together tensor by tensor, so that one process can read what four wrote, and the
-reverse. Random states are those of every process; they are restored if as many processes read them.
-Nothing is pickled.
+Shards are gathered tensor by tensor, so that one process can read what four wrote, and the
+reverse. The file has the random states of every process; they are restored if the number of
+processes is the same. Nothing is pickled.
 """
 
 import os
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from orderone.core.errors import InputError
 from orderone.torch_compat import tree_map
 from orderone.training import checkpoint as checkpoints
 from orderone.training.checkpoint import Record
@@ -20,11 +21,11 @@ from orderone.training.loop import TrainingLoop
 from orderone.training.world import World, like, whole
 
 KIND = "train"
-REMEDY = "remove it, or give another path"
+REMEDY = "remove the file to start again, or pass another path"
 
 
 class TrainCheckpoint:
-    """The file of one training; `identity` returns what a file must agree with to be resumed."""
+    """File of one training; `identity` returns the settings that must agree to continue."""
 
     saves_finished: bool = True
 
@@ -36,7 +37,7 @@ class TrainCheckpoint:
     # --- writing ----------------------------------------------------------------------------------
 
     def save(self, loop: TrainingLoop) -> None:
-        """Write the state; all processes take part, the first one writes."""
+        """Write the state; all processes must call this, and the first one writes."""
         tensors: dict[str, Tensor] = {}
         for name, value in checkpoints.model_tensors(loop.step.module).items():
             self._add(tensors, f"model.{name}", whole(value.detach()))
@@ -58,12 +59,12 @@ class TrainCheckpoint:
         self.world.wait()
 
     def _collected(self, value: object) -> object:
-        """Put a tensor together; only the first process keeps it."""
+        """Return a gathered tensor on the first process, and an empty one on the others."""
         if not isinstance(value, Tensor):
             return value
-        collected = whole(value)
+        gathered = whole(value)
         if self.world.first:
-            return collected.cpu()
+            return gathered.cpu()
         return torch.empty(0)
 
     def _add(self, tensors: dict[str, Tensor], name: str, value: Tensor) -> None:
@@ -73,14 +74,18 @@ class TrainCheckpoint:
     # --- reading ----------------------------------------------------------------------------------
 
     def restore(self, loop: TrainingLoop) -> None:
-        """Go on from the file, if there is one; a ValueError if it is of another training."""
+        """Continue from the file, if there is one.
+
+        Raise an InputError if the file belongs to another training.
+        """
         if not self.path.exists():
             return
         saved = checkpoints.load(self.path)
         if saved is None or saved[1].get("kind") != KIND:
-            raise ValueError(
-                f"checkpoint: {self.path} is no checkpoint of train; remove it, or give another"
-                " path"
+            raise InputError(
+                f"checkpoint: {self.path} is not a checkpoint of o1.train; {REMEDY}",
+                "not-a-checkpoint",
+                argument="checkpoint",
             )
         tensors, record = saved
         self._check_model(loop, tensors)
@@ -103,18 +108,22 @@ class TrainCheckpoint:
                 there[name.removeprefix("model.")] = tuple(value.shape)
         for name in here | there:
             if here.get(name) != there.get(name):
-                raise ValueError(
-                    f"checkpoint: {self.path} is of another model: {name} is {there.get(name)}"
-                    f" there and {here.get(name)} here; {REMEDY}"
+                raise InputError(
+                    f"checkpoint: {self.path} belongs to another model: the shape of {name} is"
+                    f" {there.get(name)} in the file and {here.get(name)} here; {REMEDY}",
+                    "checkpoint-of-other-training",
+                    argument="checkpoint",
                 )
 
     def _check_identity(self, saved: Mapping[str, object]) -> None:
         current = dict(self.identity())
         for name in current | dict(saved):
             if saved.get(name) != current.get(name):
-                raise ValueError(
-                    f"checkpoint: {self.path} was written with {name} {saved.get(name)}, and this"
-                    f" training has {current.get(name)}; {REMEDY}"
+                raise InputError(
+                    f"checkpoint: {self.path} was written with {name} {saved.get(name)}, but this"
+                    f" training has {current.get(name)}; {REMEDY}",
+                    "checkpoint-of-other-training",
+                    argument="checkpoint",
                 )
 
     def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
@@ -125,7 +134,7 @@ class TrainCheckpoint:
 
 
 def _restore_optimizer(optimizer: Optimizer, state: dict[int, dict[str, object]]) -> None:
-    """Load the state; what has the shape of its parameter is sharded as the parameter is."""
+    """Load the state; shard tensors that have the shape of their parameter like the parameter."""
     groups = optimizer.state_dict()["param_groups"]
     parameters: list[Tensor] = []
     for group in optimizer.param_groups:
@@ -146,17 +155,22 @@ def _restore_optimizer(optimizer: Optimizer, state: dict[int, dict[str, object]]
 
 
 def check_path(path: Path) -> None:
-    """Make the folder before the work, not after it; a ValueError if that cannot be."""
+    """Create the folder before the training starts; raise an InputError if that fails."""
     if path.suffix != checkpoints.SUFFIX:
-        raise ValueError(
-            f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, got {path}"
+        raise InputError(
+            f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, got {path}",
+            argument="checkpoint",
         )
     folder = path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(
-            f"checkpoint: the folder {folder} cannot be made ({error.strerror}); give another path"
+        raise InputError(
+            f"checkpoint: cannot create the folder {folder} ({error.strerror}); pass another path",
+            argument="checkpoint",
         ) from error
     if not os.access(folder, os.W_OK):
-        raise ValueError(f"checkpoint: the folder {folder} cannot be written to; give another path")
+        raise InputError(
+            f"checkpoint: cannot write to the folder {folder}; pass another path",
+            argument="checkpoint",
+        )

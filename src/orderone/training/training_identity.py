@@ -1,9 +1,8 @@
-"""Which training a checkpoint is of: what would give other losses if it were another, in words that
-an error can show.
+"""Identity of a training: the settings that change its losses, as texts for error messages.
 
-Settings of the optimizer go tensor by tensor, so that it does not matter how they are grouped;
-modules by their class and what they print. Values of tensors are left out: a training that goes on
-need not begin from the same ones.
+A checkpoint can be resumed only by a training with the same identity. Settings of the optimizer are
+listed tensor by tensor, so that grouping does not matter. Modules are described by their class and
+`extra_repr`. Values of tensors are left out: a resumed training takes them from the checkpoint.
 """
 
 import re
@@ -19,8 +18,8 @@ from orderone.training.fingerprint import SIMPLE, identity
 from orderone.training.schedule import Factor, Schedule
 from orderone.training.source import Source
 
-# How an optimizer computes, and what schedulers leave behind: neither changes an update.
-_MEANS = ("params", "lr", "initial_lr", "foreach", "fused", "capturable", "differentiable")
+# Entries of param groups that change no update: implementation options, scheduler state.
+_NO_EFFECT = ("params", "lr", "initial_lr", "foreach", "fused", "capturable", "differentiable")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -40,7 +39,7 @@ def data_name(source: Source) -> str:
 
 
 def loss_name(loss: object, source: Source) -> str | None:
-    """Return the name of a loss; None for that of the data, which the name of the data tells."""
+    """Return the name of a loss; None for the loss of the data, which the data's name covers."""
     if loss is None or loss is source.loss:
         return None
     return _code(loss)
@@ -83,10 +82,10 @@ def _optimizer_name(kind: type[Optimizer]) -> str:
 
 
 def _simple(group: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings of a group that are numbers and texts, or pairs of them."""
+    """Return the settings of a group that are numbers, texts, or sequences of them."""
     settings: dict[str, object] = {}
     for name, value in group.items():
-        if name in _MEANS:
+        if name in _NO_EFFECT:
             continue
         if isinstance(value, SIMPLE):
             settings[name] = value

@@ -1,8 +1,8 @@
-"""The processes that train one model together, as `torchrun` starts them; or a single one.
+"""Processes that train one model together, as `torchrun` starts them; or a single process.
 
-Every process draws the same batch and trains on its own rows of it (row r, r + N, r + 2N, ... of N
-processes). Gradients are averaged over processes, so that with equal shares the update is that of
-one process on the whole batch.
+Every process draws the same batch and trains on a part of its rows (process r of N takes rows r,
+r + N, r + 2N, ...). Gradients are averaged over processes, so that with equal parts the update is
+the same as that of one process on the whole batch.
 """
 
 import os
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.inputs import Device
 from orderone.training.source import Batch
@@ -31,7 +31,7 @@ STRATEGIES = ("ddp", "fsdp")
 
 @dataclass(frozen=True)
 class World:
-    """This process among `size` of them; `strategy` is "" for a single process."""
+    """Place of this process among `size` processes; `strategy` is "" for a single process."""
 
     strategy: str
     rank: int
@@ -63,7 +63,7 @@ class World:
         return model
 
     def gradient_sync(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
-        """Exchange gradients with the last batch of an update only."""
+        """Exchange gradients between processes only for the last batch of an update."""
         if self.strategy == "fsdp":
             cast("FSDPModule", model).set_requires_gradient_sync(last)
         if self.strategy == "ddp" and not last:
@@ -75,25 +75,28 @@ class World:
     def share(self, batch: Batch, insist: bool = True) -> Batch:
         """Return this process's rows of `batch`.
 
-        Rows that cannot be shared equally are a ValueError, or all returned without `insist`.
+        If the rows cannot be divided equally, raise an InputError; without `insist`, return all.
         """
         if self.size == 1:
             return batch
         rows = {len(x) for x in tree_leaves(batch) if isinstance(x, Tensor) and x.dim()}
         if len(rows) != 1 or next(iter(rows)) % self.size:
             if insist:
-                raise ValueError(
-                    f"data: expected batches whose rows {self.size} processes can share equally,"
-                    f" got {sorted(rows)} rows; change the batch size or the number of processes"
+                raise InputError(
+                    "data: expected batches whose number of rows is a multiple of the"
+                    f" {self.size} processes, got {sorted(rows)} rows; change the batch size or the"
+                    " number of processes",
+                    "batch-not-divisible",
+                    argument="data",
                 )
             return batch
 
-        def own_rows(leaf: object) -> object:
+        def rows_of_rank(leaf: object) -> object:
             if isinstance(leaf, Tensor) and leaf.dim():
                 return leaf[self.rank :: self.size]
             return leaf
 
-        return tree_map(own_rows, batch)
+        return tree_map(rows_of_rank, batch)
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean of `values` over all processes."""
@@ -117,13 +120,13 @@ class World:
         return [x.cpu() for x in everywhere]
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes have called this."""
         if self.size > 1:
             dist.barrier()
 
 
 def single_process(device: torch.device) -> World:
-    """Return the world of a process that trains alone."""
+    """Return the world of a single process."""
     return World("", 0, 1, device)
 
 
@@ -136,21 +139,23 @@ def _layers(model: nn.Module) -> list[nn.Module]:
 
 
 def _is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
-    """Is this a DTensor? Importing that class takes a second, so do not: until someone has imported
-    it, no tensor is one."""
+    """Return whether this is a DTensor, without importing that class, which takes a second.
+
+    No tensor can be a DTensor before its module was imported.
+    """
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Put a sharded tensor together; all processes must call this."""
+    """Gather a sharded tensor; all processes must call this."""
     if _is_sharded(tensor):
         return tensor.full_tensor()
     return tensor
 
 
 def like(value: Tensor, model: Tensor) -> Tensor:
-    """Return a whole tensor placed as `model` is: on its device, and sharded if it is."""
+    """Return a whole tensor on the device of `model`, and sharded like it."""
     value = value.to(model.device)
     if _is_sharded(model):
         from torch.distributed.tensor import distribute_tensor
@@ -161,7 +166,7 @@ def like(value: Tensor, model: Tensor) -> Tensor:
 
 @contextmanager
 def join_world(strategy: str | None, device: Device) -> Iterator[World]:
-    """Join the processes that torchrun started, or that a process group holds already."""
+    """Join the processes that torchrun started, or an existing process group."""
     ready = dist.is_available() and dist.is_initialized()
     if ready:
         processes = dist.get_world_size()
@@ -171,9 +176,11 @@ def join_world(strategy: str | None, device: Device) -> Iterator[World]:
         strategy = one_of(strategy, STRATEGIES, "strategy")
     if processes == 1 and not (strategy and (ready or "RANK" in os.environ)):
         if strategy is not None:
-            raise ValueError(
-                f"strategy: {strategy} needs processes; start with `torchrun --nproc-per-node N"
-                " script.py`, or leave it out"
+            raise InputError(
+                f"strategy: {strategy} needs several processes; start the script with `torchrun"
+                " --nproc-per-node N script.py`, or leave strategy out",
+                "needs-torchrun",
+                argument="strategy",
             )
         yield single_process(_local_device(device, 0))
         return

@@ -1,15 +1,14 @@
-"""Where trials are trained: in this process, in others of this machine, or on a Ray cluster.
-Results are the same.
+"""Executors: train trials in this process, in other processes, or on a Ray cluster.
 
-An executor yields outcomes as they come, one for each trial. Only the process that asked writes the
-store.
+Results are the same. An executor yields one outcome per trial when it ends. Only the process of the
+sweep writes the store.
 """
 
 import os
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name
 from orderone.sweeping.engine import Engine
@@ -22,6 +21,8 @@ NAMES = ("here", "processes", "ray")
 
 @runtime_checkable
 class Executor(Protocol):
+    """Runs units of trials."""
+
     @property
     def workers(self) -> int: ...
 
@@ -33,14 +34,18 @@ class Executor(Protocol):
 def read_executor(name: Name, workers: Count | None, address: Name | None, device: str) -> Executor:
     name = one_of(name, NAMES, "executor")
     if address is not None and name != "ray":
-        raise ValueError(f'address: belongs to executor="ray"; got executor={name!r}')
+        raise InputError(
+            f'address: only executor="ray" has an address; got executor={name!r}',
+            argument="address",
+        )
     if name == "here":
         from orderone.sweeping.executors.here import Here
 
         if workers not in (None, 1):
-            raise ValueError(
-                'workers: one process is one worker; say executor="processes" or "ray", got'
-                f" {workers!r}"
+            raise InputError(
+                f'workers: executor="here" has one worker, got {workers!r}; pass'
+                ' executor="processes" or "ray"',
+                argument="workers",
             )
         return Here()
     number = None if workers is None else count(workers, "workers")
@@ -54,7 +59,7 @@ def read_executor(name: Name, workers: Count | None, address: Name | None, devic
 
 
 def default_workers(device: str) -> int:
-    """A GPU each, or a core each."""
+    """Return the number of GPUs, or of usable CPU cores."""
     if device.startswith("cuda"):
         import torch
 

@@ -1,4 +1,4 @@
-"""In this process, one unit after another."""
+"""Executor in this process: one unit after another."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,27 +1,32 @@
-"""The job on its way to another process."""
+"""Pickle a job for another process."""
 
 import pickle
 
+from orderone.core.errors import InputError
 from orderone.sweeping.engine import Engine
 
 REMEDY = (
-    "define build, data and loss in a module of their own, as functions (no lambdas, nothing inside"
-    " a function)"
+    "define build, data and loss as functions at the top level of an importable module (no lambdas,"
+    " no functions inside functions)"
 )
 
 
 def wrapped(engine: Engine) -> bytes:
-    """With cloudpickle, where it is installed (ray brings it), also lambdas and functions of a
-    script or notebook."""
+    """Return the pickled engine.
+
+    With cloudpickle (installed with ray), lambdas and functions of a script or notebook work too.
+    """
     try:
         import cloudpickle
     except ImportError:
         return _by_reference(engine)
     try:
         return cloudpickle.dumps(engine)
-    except Exception as error:  # what cannot be pickled says so in many ways
-        raise ValueError(
-            f"executor: the job cannot be sent to another process ({error}); {REMEDY}"
+    except Exception as error:  # pickling raises many kinds of errors
+        raise InputError(
+            f"executor: the job cannot be sent to another process ({error}); {REMEDY}",
+            "job-not-picklable",
+            argument="executor",
         ) from error
 
 
@@ -29,15 +34,20 @@ def _by_reference(engine: Engine) -> bytes:
     job = engine.job
     for name, thing in (("build", job.build), ("loss", job.loss), ("data", job.data.batch)):
         if getattr(thing, "__module__", "") == "__main__":
-            raise ValueError(
-                f"executor: {name} is of the script itself; pip install cloudpickle, or {REMEDY}"
+            raise InputError(
+                f"executor: {name} is defined in the script itself, which another process cannot"
+                f" import; pip install cloudpickle, or {REMEDY}",
+                "job-not-picklable",
+                argument="executor",
             )
     try:
         return pickle.dumps(engine)
     except Exception as error:
-        raise ValueError(
+        raise InputError(
             f"executor: the job cannot be sent to another process ({error}); pip install"
-            f" cloudpickle, or {REMEDY}"
+            f" cloudpickle, or {REMEDY}",
+            "job-not-picklable",
+            argument="executor",
         ) from error
 
 

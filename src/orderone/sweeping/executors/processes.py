@@ -1,5 +1,7 @@
-"""In other processes of this machine. A worker that dies costs its unit a second try, and nothing
-else."""
+"""Executor in other processes of this machine.
+
+If a worker dies, its unfinished trials are tried once more; nothing else is lost.
+"""
 
 import signal
 import subprocess
@@ -12,16 +14,16 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
+from orderone.core.errors import InputError
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.executors.parcel import wrapped
 from orderone.sweeping.sequential import Report
 from orderone.sweeping.trial import Trial
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome
-from orderone.training.stacked.errors import NotStackable
 
-TRIES = 2  # of a trial whose worker dies
-GRACE = 30.0  # seconds for workers to save what they have
+TRIES = 2  # for a trial whose worker dies
+GRACE = 30.0  # seconds for workers to save their state
 _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
@@ -29,7 +31,7 @@ _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 class _Worker:
     process: "subprocess.Popen[bytes]"
     pipe: Connection
-    unit: dict[str, Trial] = field(default_factory=dict)  # what it still owes
+    unit: dict[str, Trial] = field(default_factory=dict)  # trials without an outcome
     tries: int = 0
 
 
@@ -44,15 +46,15 @@ class Processes:
         queue: deque[tuple[list[Trial], int]] = deque()
         for unit in units:
             queue.append((list(unit), 1))
-        floor = _Floor(self, wrapped(engine), queue, report)
+        pool = _Pool(self, wrapped(engine), queue, report)
         try:
-            yield from floor.work(min(self.workers, len(units)))
+            yield from pool.work(min(self.workers, len(units)))
         finally:
-            floor.close()
+            pool.close()
 
 
-class _Floor:
-    """The workers of one run, and what is left to do."""
+class _Pool:
+    """Workers of one run, and the units that are left to do."""
 
     def __init__(
         self,
@@ -96,15 +98,17 @@ class _Floor:
                 worker.pipe.send(self.report(message[1], message[2]))
             elif message[0] == "free" and not stopping:
                 self.give(worker)
-            elif message[0] == "refused":
-                raise NotStackable(message[1])
+            elif message[0] == "not stackable":
+                raise message[1]
             elif message[0] == "broken":
-                raise ValueError(
-                    f"executor: a worker cannot load the job ({message[1]}); is its module"
-                    " importable there?"
+                raise InputError(
+                    f"executor: a worker process cannot load the job ({message[1]}); check that the"
+                    " module of build, data and loss can be imported there",
+                    "job-not-picklable",
+                    argument="executor",
                 )
         except _GONE:
-            yield from self.bury(worker, stopping)
+            yield from self.retry(worker, stopping)
 
     def start(self) -> None:
         import torch
@@ -125,7 +129,7 @@ class _Floor:
         self.give(worker)
 
     def device_of(self, number: int) -> str:
-        """Workers take turns on the GPUs."""
+        """Return the device of a worker; workers are distributed over the GPUs."""
         import torch
 
         if self.settings.device != "cuda":
@@ -138,11 +142,11 @@ class _Floor:
         if self.queue:
             unit, worker.tries = self.queue.popleft()
         worker.unit = {trial.key: trial for trial in unit}
-        with suppress(*_GONE):  # a dead one is found when it is listened to
+        with suppress(*_GONE):  # `listen` handles a worker that has died
             worker.pipe.send(unit or None)
 
-    def bury(self, worker: _Worker, stopping: bool) -> Iterator[Outcome]:
-        """What it owed is tried again, each by itself, so that the one it died of is found."""
+    def retry(self, worker: _Worker, stopping: bool) -> Iterator[Outcome]:
+        """Queue the trials of a dead worker again, one by one, to find the one that killed it."""
         self.workers.remove(worker)
         worker.pipe.close()
         status = worker.process.wait()
@@ -153,7 +157,8 @@ class _Floor:
                 self.queue.append(([trial], worker.tries + 1))
             else:
                 yield Outcome(
-                    trial.key, error=f"its worker died {TRIES} times, at last {_cause(status)}"
+                    trial.key,
+                    error=f"its worker process died {TRIES} times, the last time {_cause(status)}",
                 )
 
     def ask_to_stop(self) -> None:
@@ -176,7 +181,7 @@ def _cause(status: int) -> str:
     if status >= 0:
         return f"with status {status}"
     if -status not in signal.valid_signals():
-        return f"by {-status}"
+        return f"by signal {-status}"
     name = signal.Signals(-status).name
     if name == "SIGKILL":
         return f"by {name} (out of memory?)"

@@ -1,5 +1,7 @@
-"""On a Ray cluster: a unit is a task, tried again elsewhere if its node dies. The driver alone
-writes the store."""
+"""Executor on a Ray cluster: a unit is a task, which runs again elsewhere if its node dies.
+
+Only the driver writes the store.
+"""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,6 +9,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from orderone.core.errors import InputError
 from orderone.core.optional import need
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.executors.parcel import unwrapped, wrapped
@@ -17,12 +20,12 @@ from orderone.training.outcome import Outcome
 from orderone.training.stacked.errors import NotStackable
 
 RETRIES = 3
-_POLL = 0.5
-_PATIENCE = 5.0  # seconds
+_POLL = 0.5  # seconds
+_PATIENCE = 5.0  # seconds to wait for the board
 
 
 class Board:
-    """An actor: running trials write how they go, and read whether to stop."""
+    """Ray actor to which running trials report losses, and which tells them to stop."""
 
     def __init__(self) -> None:
         self._reports: list[tuple[int, dict[str, float]]] = []
@@ -42,7 +45,7 @@ class Board:
 
 
 def work(parcel: bytes, unit: Sequence[Trial], board: Any, path: Sequence[str]) -> list[Outcome]:
-    """What a task does, on whichever node. A board that is gone with its node is done without."""
+    """Run a unit as a Ray task; if the board is lost with its node, continue without it."""
     ray = need("ray", "ray", "for this executor")
     for folder in path:  # where nodes share a disk
         if folder not in sys.path:
@@ -58,8 +61,7 @@ def work(parcel: bytes, unit: Sequence[Trial], board: Any, path: Sequence[str]) 
 
 
 class Ray:
-    """Connected to `address` ("auto": the cluster of this machine); without one, to a cluster of
-    its own."""
+    """Executor on the cluster at `address` ("auto": that of this machine), or on a new one."""
 
     def __init__(self, workers: int | None, address: str | None, device: str):
         self._ray = need("ray", "ray", "for this executor")
@@ -75,9 +77,11 @@ class Ray:
         try:
             self._ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
         except ConnectionError as error:
-            raise ValueError(
+            raise InputError(
                 f"address: no Ray cluster at {address!r} ({error}); start one with `ray start"
-                " --head`"
+                " --head`",
+                "no-ray-cluster",
+                argument="address",
             ) from error
 
     def _slots(self) -> int:
@@ -116,7 +120,7 @@ class _Tasks:
             self.ray.kill(board)
 
     def _board(self) -> Any:
-        """On this node, if it can be; made anew on another if that one dies."""
+        """Start the board, on this node if possible; Ray restarts it if its node dies."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(
@@ -135,7 +139,10 @@ class _Tasks:
         return {task.remote(parcel, unit, board, sys.path): unit for unit in self.units}
 
     def _exchange(self, board: Any) -> None:
-        """What is lost with a board was on its way to a bar and a pruner, not to the store."""
+        """Pass reports to the sweep, and its decisions to the board.
+
+        Reports that are lost with a board concern only the progress bar and the pruner.
+        """
         stopped: set[str] = set()
         try:
             reports = self.ray.get(board.take.remote(), timeout=_PATIENCE)
@@ -155,7 +162,7 @@ class _Tasks:
             for trial in unit:
                 yield Outcome(trial.key, error=describe(error.cause))
         except self.ray.exceptions.RayError as error:
-            # its workers or nodes died, and its retries too
+            # its workers or nodes died, also in the retries
             lines = str(error).splitlines() or [""]
             for trial in unit:
                 yield Outcome(trial.key, error=f"{type(error).__name__}: {lines[0]}")

@@ -1,8 +1,7 @@
-"""The other process: `python -m orderone.sweeping.executors.worker FD`. It trains what it is given,
-and writes no store.
+"""Worker process: `python -m orderone.sweeping.executors.worker FD`.
 
-It is a program of its own, not a fork and not a second run of the user's script: nothing of that
-has to be guarded.
+It trains the units that it receives, and does not write the store. It is a separate program, not a
+fork and not a second run of the user's script: scripts need no `if __name__ == "__main__"`.
 """
 
 import os
@@ -21,7 +20,7 @@ def main(descriptor: int) -> None:
     pipe = Connection(descriptor)
     try:
         _serve(pipe, pipe.recv())
-    except (EOFError, BrokenPipeError, ConnectionResetError):  # whoever asked is gone
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # the sweep has ended
         os._exit(1)
 
 
@@ -31,6 +30,7 @@ def _serve(pipe: Connection, setup: Mapping[str, Any]) -> None:
 
     from orderone.sweeping.executors.parcel import unwrapped
     from orderone.training import interrupts
+    from orderone.training.stacked.errors import NotStackable
 
     torch.set_num_threads(setup["threads"])
     try:
@@ -45,8 +45,8 @@ def _serve(pipe: Connection, setup: Mapping[str, Any]) -> None:
                 _train(pipe, engine, unit)
             except KeyboardInterrupt:
                 break
-            except ValueError as error:  # cannot be stacked, and was to be
-                pipe.send(("refused", str(error)))
+            except NotStackable as error:  # raised only if stacked=True
+                pipe.send(("not stackable", error))
 
 
 def _train(pipe: Connection, engine: "Engine", unit: Sequence["Trial"]) -> None:

@@ -1,5 +1,4 @@
-"""Many models of one shape, trained in one program: each member's losses are those of its
-stand-alone run."""
+"""Train many models of the same shape in one program, with the losses of stand-alone runs."""
 
 from orderone.sweeping.stacked.run import run_stacked
 from orderone.training.stacked.errors import NotStackable

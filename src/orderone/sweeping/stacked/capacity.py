@@ -1,18 +1,18 @@
-"""How many members fit in one program."""
+"""Number of members that fit in one program."""
 
 from collections.abc import Callable
 
 import torch
 
-ON_CPU = 16  # more gain nothing there: the cores are busy, and the caches full
-SPARE = 0.85  # of the free memory; the rest is for fragments and captures
+ON_CPU = 16  # more members are not faster: the cores are busy, and the caches full
+SPARE = 0.85  # share of the free memory; the rest is for fragmentation and captures
 
 
 def capacity(device: torch.device, wanted: int, one_step: Callable[[], int]) -> int:
-    """At most `wanted`; on a GPU as many as its free memory holds, by a step of one member.
+    """Return the number of members, at most `wanted`.
 
-    `one_step` trains a single member for a step, and returns the bytes of its state, which a
-    capture needs a second time.
+    On a GPU it is estimated from the memory of one step of one member. `one_step` trains a single
+    member for a step and returns the bytes of its state, which a capture needs a second time.
     """
     if device.type != "cuda":
         return min(wanted, ON_CPU)

@@ -1,4 +1,4 @@
-"""Batches for many members: a task's own stacked ones, or single ones put together."""
+"""Batches for many members: from the task's `stacked` method, or stacked here."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,12 +13,12 @@ from orderone.training.stacked.errors import NotStackable
 
 
 def stacked_batches(job: Job, step: int, seeds: Sequence[int]) -> list[Batch]:
-    """The batches of one update, each with a leading axis of members."""
+    """Return the batches of one update, each with a leading axis of members."""
     return [_batch(job, step * job.accumulate + part, seeds) for part in range(job.accumulate)]
 
 
 def _batch(job: Job, step: int, seeds: Sequence[int]) -> Batch:
-    """Members with the same seed see the same batch, which is made once."""
+    """Return one batch for all members; members with the same seed share it, made once."""
     different = list(dict.fromkeys(seeds))
     device = torch.device(job.device)
     if job.data.stacked is not None:
@@ -27,14 +27,14 @@ def _batch(job: Job, step: int, seeds: Sequence[int]) -> Batch:
         batches: list[Batch] = []
         for seed in different:
             batches.append(moved(job.data.batch(step, seed), device, job.precision))
-        made = _together(batches, different)
+        made = _stacked(batches, different)
     if different == list(seeds):
         return made
     rows = torch.tensor([different.index(seed) for seed in seeds], device=device)
     return tree_map(lambda x: x[rows] if isinstance(x, Tensor) else x, made)
 
 
-def _together(batches: Sequence[Batch], seeds: Sequence[int]) -> Batch:
+def _stacked(batches: Sequence[Batch], seeds: Sequence[int]) -> Batch:
     first_leaves, structure = tree_flatten(batches[0])
     leaves_of_batches: list[list[Any]] = [first_leaves]
     for batch in batches[1:]:
@@ -47,7 +47,9 @@ def _together(batches: Sequence[Batch], seeds: Sequence[int]) -> Batch:
             raise NotStackable(
                 "data: expected batches of one shape for all members, got"
                 f" {', '.join(map(str, shapes))} for seeds {', '.join(map(str, seeds))} at the same"
-                " step"
+                " step; pad them to one shape, or train one after another (stacked=False)",
+                "batch-shapes-differ",
+                argument="data",
             )
         leaves.append(torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0])
     return tree_unflatten(leaves, structure)

@@ -1,4 +1,4 @@
-"""`run_stacked`: trials of one architecture, trained in as few programs as memory allows."""
+"""`run_stacked`: train trials of one architecture in as few programs as memory allows."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,8 +18,11 @@ from orderone.training.outcome import Outcome
 def run_stacked(
     job: Job, trials: Sequence[Trial], report: Report | None = None, checkpoint: Path | None = None
 ) -> Iterator[Outcome]:
-    """Outcomes as they come. Half-run stacks in the folder `checkpoint` are taken up again.
-    NotStackable, or whatever the user's code raises, leaves the rest to `run_alone`."""
+    """Yield outcomes when trials end; resume unfinished stacks from the folder `checkpoint`.
+
+    If this raises NotStackable or an error of the user's code, the caller can train the remaining
+    trials with `run_alone`.
+    """
     done: set[str] = set()
     for group in unfinished(checkpoint, trials):
         done |= {trial.key for trial in group}
@@ -33,33 +36,33 @@ def run_stacked(
 def _run(
     job: Job, trials: Sequence[Trial], report: Report | None, checkpoint: Path | None
 ) -> Iterator[Outcome]:
-    """Halves where memory turns out too small."""
-    told: set[str] = set()
+    """Train one stack; if memory is too small, train two halves."""
+    ended: set[str] = set()
     try:
         for outcome in StackedTraining(job, trials, checkpoint).run(report):
-            told.add(outcome.key)
+            ended.add(outcome.key)
             yield outcome
         return
     except torch.OutOfMemoryError:
         if len(trials) == 1:
             raise
     torch.cuda.empty_cache()
-    left = [trial for trial in trials if trial.key not in told]
+    left = [trial for trial in trials if trial.key not in ended]
     for half in (left[: len(left) // 2], left[len(left) // 2 :]):
         if half:
             yield from _run(job, half, report, checkpoint)
 
 
 def _same_program(job: Job, trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Rules may put factors into the forward pass; those that put the same share a program."""
+    """Group trials by the factors that their rules put into the forward pass."""
     factors: dict[object, str] = {}
-    found: dict[str, list[Trial]] = {}
+    groups: dict[str, list[Trial]] = {}
     for trial in trials:
         rule = trial.get("rule")
         if rule not in factors:
             factors[rule] = str(job.member(trial).plan.multipliers)
-        found.setdefault(factors[rule], []).append(trial)
-    return list(found.values())
+        groups.setdefault(factors[rule], []).append(trial)
+    return list(groups.values())
 
 
 def _capacity(job: Job, trials: Sequence[Trial]) -> int:

@@ -1,12 +1,12 @@
-"""The training of one stack from its first step to its last: blocks of steps, with pauses between.
+"""Training of one stack from its first step to its last, in blocks of steps with pauses between.
 
 Within a block nothing waits for the device: losses stay there. In the pause they are read once,
-members that diverged or were stopped get their outcomes and leave, held-out losses are taken, and a
-checkpoint is written if it is time.
+members that diverged or were stopped get their outcomes and leave, held-out losses are computed,
+and a checkpoint is written if it is time.
 
-The loop of a single training (`orderone.training.loop`) cannot serve here: many members share one
-compiled or captured update, end at different steps, and leave the stack while others go on. Both
-share the settings with their due points, the batches, the outcome and the checkpoint files.
+The loop of a single training (`orderone.training.loop`) cannot be used here: many members share one
+compiled or captured update, end at different steps, and leave the stack while others continue. Both
+loops share the settings, the batches, the outcome and the format of checkpoints.
 """
 
 import time
@@ -31,7 +31,7 @@ from orderone.training.stacked.errors import NotCapturable
 from orderone.training.stacked.graph import CapturedStep
 from orderone.training.stacked.stack import Stack
 
-WORTH_CAPTURING = 50  # steps: a capture costs as much as a few
+WORTH_CAPTURING = 50  # steps; a capture takes as long as a few steps
 GONE = 1 / 4  # share of a captured stack that leaves before the rest is captured again
 
 
@@ -75,7 +75,7 @@ class StackedTraining:
         return self.device.type == "cuda" and steps >= WORTH_CAPTURING
 
     def run(self, report: Report | None) -> Iterator[Outcome]:
-        """Yield the outcomes of members as they end."""
+        """Yield the outcome of each member when it ends."""
         with seeded(self.slots[0].seed):
             restore(self)
             self._try_evaluation()
@@ -96,7 +96,7 @@ class StackedTraining:
                     yield self._outcome(trial)
 
     def _try_evaluation(self) -> None:
-        """Find out before the training, not after it, whether members can be evaluated together."""
+        """Evaluate once before the training, to find errors before it and not after it."""
         if self.done:
             return
         for batch in self.job.data.held_out()[:1]:
@@ -132,7 +132,7 @@ class StackedTraining:
             try:
                 self.captured = CapturedStep(self.stack, *batches)
             except NotCapturable:
-                # No step in here: the error holds on to what another stream has computed.
+                # No step in here: the error still refers to tensors of another stream.
                 self.capture = False
         step = self.captured or self.stack.step
         return step(*batches, factor=factor)
@@ -148,7 +148,7 @@ class StackedTraining:
     # --- between blocks ---------------------------------------------------------------------------
 
     def _report(self, report: Report | None) -> Iterator[Outcome]:
-        """Report recent losses; yield outcomes of members that shall stop."""
+        """Report recent losses; yield the outcomes of members that a pruner stops."""
         if report is None or not self.running or not self.settings.report_due(self.done):
             return
         recent: dict[str, float] = {}
@@ -176,7 +176,7 @@ class StackedTraining:
         return self.stack.evaluate(moved(batch, self.device, self.job.precision))
 
     def _drop_ended(self) -> None:
-        """Drop members that have ended; a captured stack is taken apart only for many of them."""
+        """Remove members that have ended; from a captured stack only if many have ended."""
         ended = len(self.slots) - len(self.running)
         if not ended or not self.running:
             return

@@ -1,7 +1,7 @@
-"""Half-run stacks on disk, and which of them can be resumed.
+"""Checkpoints of unfinished stacks, and the choice of those to resume.
 
-A checkpoint holds the tensors of all members in the order of its keys. A later run may need only
-some of them (others are done since), and takes their slices.
+A checkpoint has the tensors of all members in the order of its keys. A later run may need only some
+of the members (others have finished), and takes their slices.
 """
 
 import shutil
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from orderone.core.canonical import digest
+from orderone.core.codes import with_code
 from orderone.sweeping.trial import Trial
 from orderone.training import checkpoint as checkpoints
 from orderone.training.checkpoint import Record
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from orderone.sweeping.stacked.training import StackedTraining
 
 KIND = "stacked"
-LARGEST = 4 << 30  # bytes: more takes longer to write than to train again
+LARGEST = 4 << 30  # bytes; writing more takes longer than training again
 PREFIX = "stack."
 
 
 def unfinished(folder: Path | None, trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Return groups of these trials that were saved as one stack, the furthest first."""
+    """Return groups of these trials that were saved as one stack, the most advanced first."""
     wanted = {trial.key: trial for trial in trials}
     groups: list[list[Trial]] = []
     for _, record in _saved(folder):
@@ -38,7 +39,7 @@ def unfinished(folder: Path | None, trials: Sequence[Trial]) -> list[list[Trial]
 
 
 def _saved(folder: Path | None) -> list[tuple[Path, Record]]:
-    """Return the checkpoints of stacks in the folder, the furthest first."""
+    """Return the checkpoints of stacks in the folder, the most advanced first."""
     if folder is None or not folder.is_dir():
         return []
     stacks: list[tuple[Path, Record]] = []
@@ -50,7 +51,7 @@ def _saved(folder: Path | None) -> list[tuple[Path, Record]]:
 
 
 def save(training: "StackedTraining") -> None:
-    """Write the state. A failure costs a restart, not the training."""
+    """Write the state; if that fails, warn and continue the training."""
     if training.folder is None:
         return
     state = training.stack.state()
@@ -83,16 +84,18 @@ def save(training: "StackedTraining") -> None:
     try:
         training.folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(training.folder).free < 2 * size:
-            raise OSError(0, f"{2 * size / 2**20:.0f} MiB are wanted, and the disk has less")
+            raise OSError(0, f"{2 * size / 2**20:.0f} MiB of free disk space are needed")
         checkpoints.save(path, tensors, record)
     except OSError as error:
-        warnings.warn(
-            f"no checkpoint of a running stack: {path} ({error.strerror}); it goes on", stacklevel=2
+        text = (
+            f"cannot write the checkpoint of a running stack to {path} ({error.strerror}); the"
+            " training continues"
         )
+        warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=2)
 
 
 def restore(training: "StackedTraining") -> None:
-    """Go on from the furthest checkpoint that has all members of the stack."""
+    """Continue from the most advanced checkpoint that has all members of the stack."""
     wanted = [trial.key for trial in training.slots]
     for path, record in _saved(training.folder):
         if not set(wanted) <= set(record["losses"]):

@@ -1,9 +1,9 @@
-"""Models that can be one program: the same modules, tensors and constants, whatever the values of
-parameters and buffers.
+"""Check that models can share one program: the same modules, tensor shapes and constants.
 
-The forward pass of the first member is run for all. So whatever it may read besides parameters and
-buffers has to be the same in all of them: numbers, lists, tensors that are plain attributes, hooks
-of a plan. A parameter that is also held in a list would stay that of the first member there.
+Values of parameters and buffers may differ. The forward pass of the first member is run for all
+members. So everything else that it may read must be the same in all of them: numbers, lists,
+tensors that are plain attributes, hooks of a plan. A parameter that is also in a plain list cannot
+be replaced there: all members would use that of the first.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ from orderone.torch_compat import (
 from orderone.training.stacked.errors import NotStackable
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-OF_TORCH = frozenset(vars(nn.Module()))  # its registries, which are compared by what they hold
-DEEPEST = 3  # attributes of attributes of attributes
+OF_TORCH = frozenset(vars(nn.Module()))  # registries; their contents are compared instead
+DEEPEST = 3  # levels of nested attributes
 
 
 def must_be_alike(models: Sequence[nn.Module]) -> None:
-    """Raise NotStackable with the first difference."""
-    _no_parameters_beside(models[0])
+    """Raise NotStackable with the first difference between the models."""
+    _no_unregistered_parameters(models[0])
     first = description(models[0])
     for number, model in enumerate(models[1:], start=1):
         other = description(model)
@@ -38,24 +38,27 @@ def must_be_alike(models: Sequence[nn.Module]) -> None:
                 raise NotStackable(
                     f"{place}: expected the same in all members, got {first.get(place, 'nothing')}"
                     f" in the first and {other.get(place, 'nothing')} in member {number}; members"
-                    " of one stack may differ in the values of their parameters and buffers and in"
-                    " their optimizers' settings"
+                    " of one stack may differ only in the values of parameters and buffers and in"
+                    " optimizer settings",
+                    "members-differ",
                 )
 
 
-def _no_parameters_beside(model: nn.Module) -> None:
+def _no_unregistered_parameters(model: nn.Module) -> None:
     for name, module in model.named_modules():
         for key, value in _user_attributes(module):
             if any(isinstance(leaf, nn.Parameter) for leaf in tree_leaves(value)):
+                attribute = f"{name}.{key}".lstrip(".")
                 raise NotStackable(
-                    f"{name}.{key}".lstrip(".")
-                    + " holds a parameter beside the module's own, where members cannot have "
-                    "theirs; use nn.ParameterList, or train one after another (stacked=False)"
+                    f"{attribute} is a plain attribute that holds a parameter, which would be"
+                    " shared by all members; use nn.ParameterList, or train one after another"
+                    " (stacked=False)",
+                    "unregistered-parameter",
                 )
 
 
 def description(model: nn.Module) -> dict[str, str]:
-    """Return all that a forward pass may read, by name, as text."""
+    """Return everything that a forward pass may read, by name, as text."""
     texts: dict[str, str] = {}
     for name, module in model.named_modules():
         texts[name or "the model"] = f"{type(module).__module__}.{type(module).__qualname__}"
@@ -75,7 +78,7 @@ def description(model: nn.Module) -> dict[str, str]:
 
 
 def _user_attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield the attributes that are not torch's."""
+    """Yield the attributes that torch itself did not create."""
     for key, value in vars(module).items():
         if key in OF_TORCH or isinstance(value, nn.Module):
             continue
@@ -89,7 +92,7 @@ def _as_text(value: object, depth: int = DEEPEST) -> str:
     if isinstance(value, SIMPLE):
         return repr(value)
     if isinstance(value, RemovableHandle):
-        # numbered through the process; the hook itself is looked at where it hangs
+        # its number differs between modules; the hook itself is compared by `description`
         return "handle of a hook"
     if isinstance(value, (Tensor, np.ndarray)):
         return f"{type(value).__name__} {tuple(value.shape)} {_digest(value)}"
@@ -111,7 +114,7 @@ def _as_text(value: object, depth: int = DEEPEST) -> str:
 
 
 def _digest(values: Tensor | np.ndarray) -> str:
-    """Return a few letters that stand for the content."""
+    """Return the data type and a short hash of the values."""
     if isinstance(values, Tensor):
         if values.is_meta:
             return f"{values.dtype}, on meta"

@@ -1,8 +1,8 @@
-"""The update of all tensors that share a law: coefficients for all at once, then a tensor at a
-time.
+"""Update of all tensors that share an update law.
 
-With torch.compile an elementwise law becomes one kernel, which reads and writes everything once.
-Tensors are shown to it as (K, entries), so that what is compiled for one serves the others.
+The coefficients are computed for all tensors at once, then the tensors are updated one by one. With
+torch.compile an elementwise law becomes one kernel, which reads and writes everything once. Tensors
+are passed to it in the shape (K, entries), so that one compiled kernel serves all of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from orderone.optimizers.update import Settings, State, TensorUpdates, Update
 
 
 class BatchedUpdate(TensorUpdates):
-    """The update of each tensor for all members in one call."""
+    """Updates each tensor for all members in one call."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class BatchedUpdate(TensorUpdates):
         self.law = law
         self.parameters = parameters
         self.states = states
-        self.settings: dict[str, Tensor] = {}  # of all tensors: (tensors, K)
+        self.settings: dict[str, Tensor] = {}  # settings of all tensors, each of shape (tensors, K)
         for key in law.numbers:
             self.settings[key] = torch.stack([settings[name][key] for name in parameters])
         self.dtype: torch.dtype = next(iter(parameters.values())).dtype

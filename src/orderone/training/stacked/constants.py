@@ -1,10 +1,10 @@
-"""Constants that a forward pass brings from the CPU to the GPU, kept there for CUDA graphs.
+"""Constants that a forward pass copies from the CPU to the GPU, cached there for CUDA graphs.
 
     self.limit.to(x.device), torch.tensor(0.5, device=x.device)
 
-While a graph is captured, nothing can be copied from ordinary CPU memory. So the steps that warm up
-for a capture leave a copy of every such constant on the GPU, by its value, and the captured step
-copies that one.
+While a graph is captured, nothing can be copied from ordinary CPU memory. So the warm-up steps
+before a capture leave a copy of every such constant on the GPU, by its value, and the captured step
+copies from there.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,23 +16,22 @@ from torch import Tensor
 from orderone.torch_compat import is_functorch_wrapped_tensor, tree_leaves
 
 TorchFunction: TypeAlias = Callable[..., object]
-Arguments: TypeAlias = tuple[Any, ...]  # of a call, by place
+Arguments: TypeAlias = tuple[Any, ...]  # positional arguments of a call
 NamedArguments: TypeAlias = Mapping[str, object]
 
-LARGEST = 4096  # numbers: larger tensors are data
+LARGEST = 4096  # numbers in a constant; larger tensors are data
 FACTORIES = (torch.tensor, torch.as_tensor)
 MOVES = (Tensor.to, Tensor.cuda)
 
 
 class Constants:
-    """Copies of small constants on the GPU, by how they were made."""
+    """Copies of small constants on the GPU, by the call that made them."""
 
     def __init__(self) -> None:
         self._on_gpu: dict[str, Tensor] = {}
 
     def call(self, func: TorchFunction, args: Arguments, kwargs: NamedArguments) -> object:
-        """Return `func(*args, **kwargs)`; in a capture, from the copy on the GPU if there is
-        one."""
+        """Return `func(*args, **kwargs)`; during a capture, return the copy on the GPU."""
         source, *options = args
         value = source
         if isinstance(source, Tensor):
@@ -51,7 +50,7 @@ class Constants:
 
 
 def is_constant(func: TorchFunction, args: Arguments) -> bool:
-    """Return whether `func` makes or moves a small tensor of which the CPU knows the values."""
+    """Return whether `func` makes or moves a small tensor with values from the CPU."""
     if func in FACTORIES:
         if not args:
             return False

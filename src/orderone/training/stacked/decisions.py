@@ -1,8 +1,8 @@
-"""Decisions by value inside a forward pass: `if mask.all():`, `int(lengths.max())`.
+"""Decisions that depend on values inside a forward pass: `if mask.all():`, `int(lengths.max())`.
 
-vmap has no answer, since members may answer differently. Here they are asked: what all say is the
-answer. Where they do not agree, the pass is left with `Divided`, and run again for each group of
-members that does (`groups.py`).
+vmap refuses them, since members may differ. Here the value of every member is read. If all members
+have the same value, it is returned. If not, `Divided` ends the pass, and it is run again for each
+group of members that agree (`groups.py`).
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ QUESTIONS: dict[Question, Callable[[Any], Answer]] = {
 
 
 class Divided(BaseException):
-    """No Exception: code that catches those is not meant to see it."""
+    """Members decide differently; a BaseException, so that user code does not catch it."""
 
     def __init__(self, answers: list[Answer]):
         super().__init__(answers)
@@ -35,7 +35,7 @@ class Divided(BaseException):
 
     @property
     def groups(self) -> list[list[int]]:
-        """Members that gave the same answer."""
+        """Groups of members with the same answer."""
         by_answer: dict[Answer, list[int]] = {}
         for member, answer in enumerate(self.answers):
             by_answer.setdefault(answer, []).append(member)
@@ -43,15 +43,16 @@ class Divided(BaseException):
 
 
 def answer(question: Question, stacked: Tensor) -> Answer:
-    """Return the answer that all members give, from (K, ...) with one entry for each.
+    """Return the common answer of all members, from a tensor (K, ...) with one entry for each.
 
-    Real numbers that differ have no answer: there would be K groups.
+    Return NO_ANSWER for real numbers that differ: there would be K groups.
     """
     if stacked.numel() != len(stacked):
         return NO_ANSWER
     if stacked.is_cuda and torch.cuda.is_current_stream_capturing():
         raise NotCapturable(
-            "the forward pass decides by values, which a graph would not look at again"
+            "the forward pass makes a decision that depends on values; a graph would repeat the"
+            " first decision"
         )
     answers = [QUESTIONS[question](value) for value in stacked.flatten().tolist()]
     if all(value == answers[0] for value in answers):

@@ -1,9 +1,14 @@
-"""What keeps models from being trained in one program, or a program from being captured."""
+"""Errors for models that cannot be trained in one program, and steps that CUDA cannot capture."""
+
+from orderone.core.errors import InputError
 
 
-class NotStackable(ValueError):  # noqa: N818
-    """The message names the offender. Such members can still be trained one after another."""
+class NotStackable(InputError):  # noqa: N818
+    """Models that cannot be trained in one program; the message names the module or tensor.
+
+    They can still be trained one after another (`stacked=False`).
+    """
 
 
 class NotCapturable(RuntimeError):  # noqa: N818
-    """What depends on more than tensors: a CUDA graph would not see it."""
+    """A step that depends on more than tensors, so that a CUDA graph would repeat old values."""

@@ -1,9 +1,9 @@
-"""A training step captured once as a CUDA graph, and replayed: small members spend their time
-waiting for launches.
+"""Training step captured once as a CUDA graph, and replayed.
 
-A graph reads and writes the memory it was captured with: batches are copied to where the first one
-lay. What the step changes (parameters, states, the count of steps) lives in tensors, so a replay
-goes on from there.
+Small members spend most of their time on kernel launches, which a graph avoids. A graph reads and
+writes the memory it was captured with: new batches are copied into the memory of the first one.
+Everything that a step changes (parameters, optimizer states, step counts) is in tensors, so each
+replay continues from the last one.
 """
 
 import torch
@@ -15,11 +15,11 @@ from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.groups import Batch
 from orderone.training.stacked.stack import Stack
 
-WARM_UPS = 3  # allocators, autotuning and compilation settle before a capture
+WARM_UPS = 3  # steps before a capture, for allocation, autotuning and compilation
 
 
 class CapturedStep:
-    """Called like `Stack.step`. The tensor it returns is overwritten by the next call."""
+    """Captured `Stack.step`, called like it; the next call overwrites the returned tensor."""
 
     def __init__(self, stack: Stack, *batches: Batch):
         self.stack = stack
@@ -35,17 +35,17 @@ class CapturedStep:
         if description(stack.program.model) != model_before:
             stack.load(before)
             raise NotCapturable(
-                "the forward pass changes attributes of the model, which a graph would not see"
+                "the forward pass changes attributes of the model, which a graph would not repeat"
             )
         self.losses: Tensor
         self.graph: torch.cuda.CUDAGraph = torch.cuda.CUDAGraph()
-        # on its own stream: graphs captured on one share scratch memory of cuBLAS, and could not be
-        # replayed side by side
+        # on a separate stream: graphs captured on the same stream share scratch memory of cuBLAS,
+        # and could not be replayed at the same time
         try:
             with torch.cuda.graph(self.graph, stream=aside):
                 self.losses = stack.step(*self.batches)
         except (RuntimeError, NotStackable) as error:
-            # the same step has just worked three times without a graph
+            # the same step worked three times without a graph just before
             raise NotCapturable(f"a CUDA graph cannot hold this step: {error}") from error
         finally:
             stack.load(before)

@@ -1,4 +1,4 @@
-"""A forward pass run for groups of members, where all together could not agree on what to do."""
+"""Forward pass in groups of members, for members that make different decisions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -9,7 +9,7 @@ from torch import Tensor
 from orderone.torch_compat import tree_map, version_counter
 from orderone.training.stacked.errors import NotStackable
 
-Losses: TypeAlias = tuple[Tensor, dict[str, Tensor]]  # of members, and buffers
+Losses: TypeAlias = tuple[Tensor, dict[str, Tensor]]  # losses of members; buffers by name
 Batch: TypeAlias = object  # a tree of tensors, as the user's model takes it
 
 
@@ -21,7 +21,7 @@ def in_groups(
     buffers: Sequence[str],
     shared: bool,
 ) -> Losses:
-    """Return the losses of all members in their order, and all buffers."""
+    """Return the losses of all members in their original order, and all buffers."""
     device = next(iter(tensors.values())).device
     losses_of_groups: list[Tensor] = []
     buffers_of_groups: list[dict[str, Tensor]] = []
@@ -55,22 +55,23 @@ def _rows(batch: Batch, rows: Tensor) -> Batch:
 
 
 def must_be_unchanged(tensors: Mapping[str, Tensor], versions: Mapping[str, int]) -> None:
-    """Raise NotStackable if a pass that was left half-way has changed something: it cannot be run
-    again."""
+    """Raise NotStackable if an interrupted pass has changed a buffer, so it cannot run again."""
     for name, version in versions.items():
         if version_counter(tensors[name]) != version:
             raise NotStackable(
-                f"{name} has changed before a decision on which members differ, and cannot be run"
-                " for many members at once; train one after another (stacked=False)"
+                f"{name} was changed in the forward pass before a decision on which members"
+                " differ, so the pass cannot be run again in groups; train one after another"
+                " (stacked=False)",
+                "changes-before-decision",
             )
 
 
 def must_be_the_same(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise NotStackable if a pass changes the model: those of several groups would count as
-    several."""
+    """Raise NotStackable if a pass changes the model: each group would change it once more."""
     for place, text in after.items():
         if before.get(place) != text:
             raise NotStackable(
-                f"{place} changes with every pass, and members that decide differently need several"
-                " for one step; train one after another (stacked=False)"
+                f"{place} changes in every forward pass, and members that decide differently need"
+                " several passes per step; train one after another (stacked=False)",
+                "changes-before-decision",
             )

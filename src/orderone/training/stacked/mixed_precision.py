@@ -1,20 +1,20 @@
-"""Autocast inside vmap, with the casts that it makes outside.
+"""Autocast inside vmap, with the same casts as outside.
 
-Autocast casts the inputs of an operation when the operation is called. vmap takes many operations
-apart before autocast sees them (convolution, softmax, layer norm, most losses), so that the parts
-are cast in another way, or not at all. A stack would then compute in other precisions than a
-single network.
+Autocast casts the inputs of an operation when the operation is called. vmap decomposes many
+operations before autocast acts (convolution, softmax, layer norm, most losses), so that their parts
+are cast differently, or not at all. A stack would then compute in other precisions than a single
+network.
 
-Here torch is asked what it does: the first time that an operation meets inputs of certain dtypes,
-copies of the first member's inputs are run outside vmap, as they are, all in float32, and all in
-the precision of autocast:
+So this module measures what autocast does. The first time that an operation gets inputs of certain
+dtypes, copies of the first member's inputs are run outside vmap three times: unchanged, all in
+float32, and all in the precision of autocast:
 
     float32 inputs give results in the precision of autocast    it casts down
     inputs in the precision of autocast give float32 results    it casts up
     neither                                                     it casts nothing
 
-From then on, the inputs are cast so, vmap runs the operation with autocast switched off, and the
-results get the precision that they had for the first member.
+From then on, the inputs are cast in this way, vmap runs the operation with autocast switched off,
+and the results get the precision that they had for the first member.
 """
 
 from collections.abc import Iterator
@@ -40,16 +40,15 @@ DEVICES = ("cpu", "cuda")
 class Casts:
     """Casts that autocast makes for one operation and inputs of certain dtypes."""
 
-    inputs: torch.dtype | None  # None: they stay as they are
-    results: torch.dtype | None  # None: they have no precision, or several
+    inputs: torch.dtype | None  # None: no cast
+    results: torch.dtype | None  # None: results have no precision, or several
 
 
 _known: dict[tuple[object, ...], Casts] = {}
 
 
 def call(mode: "FastPaths", func: TorchFunction, args: Arguments, kwargs: NamedArguments) -> object:
-    """Return `func(*args, **kwargs)` for all members, with the casts that autocast makes for
-    one."""
+    """Return `func(*args, **kwargs)` for all members, with the casts of a single network."""
     if not any(torch.is_autocast_enabled(device) for device in DEVICES):
         return func(*args, **kwargs)
     tensors: list[Tensor] = []
@@ -68,9 +67,9 @@ def call(mode: "FastPaths", func: TorchFunction, args: Arguments, kwargs: NamedA
     key = (func, device, torch.get_autocast_dtype(device), tuple(dtypes))
     if key not in _known:
         try:
-            _known[key] = _ask(mode, func, args, kwargs, device)
+            _known[key] = _measure(mode, func, args, kwargs, device)
         except (RuntimeError, TypeError, ValueError, IndexError):
-            return func(*args, **kwargs)  # which says what is wrong, for all members
+            return func(*args, **kwargs)  # raises the same error for all members
     casts = _known[key]
     if casts.inputs is not None:
         args, kwargs = _cast((args, dict(kwargs)), casts.inputs)
@@ -82,10 +81,10 @@ def call(mode: "FastPaths", func: TorchFunction, args: Arguments, kwargs: NamedA
 
 
 @torch.no_grad()
-def _ask(
+def _measure(
     mode: "FastPaths", func: TorchFunction, args: Arguments, kwargs: NamedArguments, device: str
 ) -> Casts:
-    """Run `func` for the first member outside vmap, and return what autocast does."""
+    """Run `func` for the first member outside vmap, and return the casts of autocast."""
 
     def first_member(x: object) -> object:
         if isinstance(x, Tensor):
@@ -104,15 +103,17 @@ def _ask(
         if _precisions_of(func, first, low) == {torch.float32}:
             return Casts(torch.float32, results)
     if len(_cast_dtypes(first)) > 1:
-        # kernels that take two precisions, such as norms with float32 weights, compute in the
+        # kernels with inputs of two precisions, such as norms with float32 weights, compute in the
         # larger one
         return Casts(torch.float32, results)
     return Casts(None, results)
 
 
 def _run(func: TorchFunction, inputs: tuple[Arguments, NamedArguments]) -> object:
-    """Call `func` with copies of its inputs: some operations write into them, such as batch norm
-    into its statistics."""
+    """Call `func` with copies of its inputs.
+
+    Some operations write into them, such as batch norm into its statistics.
+    """
 
     def copy(x: object) -> object:
         if isinstance(x, Tensor):
@@ -126,8 +127,10 @@ def _run(func: TorchFunction, inputs: tuple[Arguments, NamedArguments]) -> objec
 def _precisions_of(
     func: TorchFunction, inputs: tuple[Arguments, NamedArguments], dtype: torch.dtype
 ) -> set[torch.dtype]:
-    """Return the precisions of the results for inputs of `dtype`; that of complex numbers is the
-    one of their parts."""
+    """Return the precisions of the results for inputs of `dtype`.
+
+    The precision of a complex number is that of its real part.
+    """
     try:
         results = tree_leaves(_run(func, _cast(inputs, dtype)))
     except RuntimeError:  # there is no kernel for these inputs
@@ -149,12 +152,12 @@ def _cast(tree: object, dtype: torch.dtype) -> Any:
 
 
 def _is_cast(x: object) -> TypeGuard[Tensor]:
-    """Return whether autocast casts it: it leaves double precision alone."""
+    """Return whether autocast may cast `x`; it does not cast double precision."""
     return isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64
 
 
 def _cast_dtypes(tree: object) -> set[torch.dtype]:
-    """Return the dtypes in a tree that autocast changes."""
+    """Return the dtypes in a tree that autocast may change."""
     return {x.dtype for x in tree_leaves(tree) if _is_cast(x)}
 
 
@@ -169,7 +172,7 @@ def _without_autocast(device: str) -> Iterator[None]:
 
 @cache
 def _can_be_repeated(func: TorchFunction) -> bool:
-    """Return whether `func` is an operation of torch that draws nothing and changes nothing."""
+    """Return whether `func` is an operation of torch without random draws or in-place writes."""
     name = getattr(func, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     packet = getattr(torch.ops.aten, name.strip("_"), None)

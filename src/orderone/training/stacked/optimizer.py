@@ -1,8 +1,8 @@
-"""The optimizers of all members as one: settings read from torch's, states stacked.
+"""One optimizer for all members: settings read from torch's optimizers, states stacked.
 
-What torch's optimizers hold as numbers (learning rate, betas, eps, ...) becomes a tensor with an
-entry for each member, so that members differ in them for free. A schedule is one factor for all
-learning rates: it cannot break the ratios that a plan has set between groups.
+The numbers in torch's optimizers (learning rate, betas, eps, ...) become tensors with one entry per
+member, so that members may differ in them at no cost. A schedule is one factor for all learning
+rates: it cannot change the ratios that a plan has set between groups.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from orderone.core.errors import InputError
 from orderone.optimizers.table import UPDATES, class_name
 from orderone.optimizers.update import Options, State, TensorUpdates, Update
 from orderone.training.stacked.batched_update import BatchedUpdate
@@ -21,7 +22,7 @@ from orderone.training.stacked.errors import NotStackable
 
 @dataclass(frozen=True)
 class MemberSettings:
-    """How one member's optimizer updates a tensor."""
+    """Optimizer class and settings of one member for one tensor."""
 
     kind: type[Optimizer]
     settings: Options
@@ -34,7 +35,7 @@ class StackedOptimizer:
         self,
         parameters: Mapping[str, Tensor],
         optimizers: Sequence[Optimizer],
-        names: Sequence[Mapping[Tensor, str]],  # of each optimizer's tensors
+        names: Sequence[Mapping[Tensor, str]],  # per member: tensor -> name
         compile: bool = False,
     ):
         by_member: list[dict[str, MemberSettings]] = []
@@ -43,7 +44,7 @@ class StackedOptimizer:
         self.compile = compile
         self.parameters: dict[str, Tensor] = {}  # those that an optimizer updates
         self.laws: dict[str, Update] = {}
-        self.settings: dict[str, dict[str, Tensor]] = {}  # of a tensor: name -> (K,)
+        self.settings: dict[str, dict[str, Tensor]] = {}  # tensor -> setting -> (K,)
         self.states: dict[str, State] = {}
         for name, p in parameters.items():
             if name not in by_member[0]:
@@ -55,13 +56,13 @@ class StackedOptimizer:
             self.settings[name] = _settings(p, law, members)
             self.states[name] = law.state(p)
         device = next(iter(self.parameters.values())).device
-        # how often each tensor was updated
+        # number of updates of each tensor
         self.t: Tensor = torch.zeros(len(self.parameters), dtype=torch.float64, device=device)
         self.factor: Tensor = torch.ones((), dtype=torch.float64, device=device)
         self._gather()
 
     def _gather(self) -> None:
-        """Put tensors with the same law and precision together."""
+        """Group the tensors by update law and precision."""
         alike: dict[str, list[str]] = {}
         for name, law in self.laws.items():
             key = f"{type(law).__name__} {law.options} {self.parameters[name].dtype}"
@@ -90,7 +91,7 @@ class StackedOptimizer:
             part.step(gradients, times, self.factor)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all that changes, by name, for a checkpoint."""
+        """Return everything that a step changes, by name, for a checkpoint."""
         tensors: dict[str, Tensor] = {}
         for name, state in self.states.items():
             for key, value in state.items():
@@ -99,7 +100,7 @@ class StackedOptimizer:
         return tensors
 
     def keep(self, members: Tensor, parameters: Mapping[str, Tensor]) -> None:
-        """Go on with these members only; `parameters` are theirs."""
+        """Continue with these members only; `parameters` are theirs."""
         self.parameters = {name: parameters[name] for name in self.parameters}
         for name in self.parameters:
             self.states[name] = _rows(self.states[name], members)
@@ -112,24 +113,26 @@ def _rows(tensors: Mapping[str, Tensor], members: Tensor) -> dict[str, Tensor]:
 
 
 def _by_name(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict[str, MemberSettings]:
-    """Return who updates each tensor of one member, and with which settings."""
+    """Return the optimizer class and settings of each tensor of one member."""
     parts = getattr(optimizer, "parts", {"": optimizer})  # Muon with AdamW for the rest
     by_name: dict[str, MemberSettings] = {}
     for part in parts.values():
         for group in part.param_groups:
             for p in group["params"]:
                 if p not in names:
-                    raise ValueError(
-                        "optimizers: expected one of each model's own parameters, got a tensor that"
-                        f" its model has not, of shape {tuple(p.shape)}; make the optimizer from"
-                        " the parameters of the model at the same place"
+                    raise InputError(
+                        "optimizers: expected optimizers of the models in the same order, got one"
+                        f" with a tensor of shape {tuple(p.shape)} that is not in its model; make"
+                        " each optimizer from the parameters of its model",
+                        "optimizer-of-other-model",
+                        argument="optimizers",
                     )
                 by_name[names[p]] = MemberSettings(type(part), _plain(group, p))
     return by_name
 
 
 def _plain(group: Options, p: Tensor) -> dict[str, Any]:
-    """Return the settings of a group, with pairs such as betas as two numbers."""
+    """Return the settings of a group, with pairs such as betas split into two numbers."""
     settings = {key: value for key, value in group.items() if key != "params"}
     if "betas" in settings:
         settings["beta1"], settings["beta2"] = settings.pop("betas")
@@ -148,13 +151,16 @@ def _law(name: str, members: Sequence[MemberSettings]) -> Update:
     if len(kinds) > 1:
         class_names = sorted(class_name(kind) for kind in kinds)
         raise NotStackable(
-            f"{name}: expected one optimizer for all members, got {' and '.join(class_names)}"
+            f"{name}: expected the same optimizer class for all members, got"
+            f" {' and '.join(class_names)}",
+            "optimizer-not-stackable",
         )
-    # a subclass may change the update, and another class of the same name is another optimizer
+    # a subclass may change the update, and a class of the same name may be another optimizer
     if kind not in UPDATES:
         known = ", ".join(known.__name__ for known in UPDATES)
         raise NotStackable(
-            f"{name}: expected one of {known}, and no subclass; got {class_name(kind)}"
+            f"{name}: expected one of {known}, not a subclass; got {class_name(kind)}",
+            "optimizer-not-stackable",
         )
     law = UPDATES[kind]
     first = members[0].settings
@@ -162,20 +168,22 @@ def _law(name: str, members: Sequence[MemberSettings]) -> Update:
         for key, value in law.refused.items():
             if member.settings.get(key, value) not in (value, "original"):
                 raise NotStackable(
-                    f"{name}: expected {key}={value!r} of {kind.__name__}, got"
-                    f" {member.settings[key]!r}"
+                    f"{name}: a stack supports {kind.__name__} only with {key}={value!r}, got"
+                    f" {member.settings[key]!r}",
+                    "optimizer-not-stackable",
                 )
         for key in law.shared:
             if member.settings.get(key) != first.get(key):
                 raise NotStackable(
-                    f"{name}: {key} differs between members: {first.get(key)!r},"
-                    f" {member.settings.get(key)!r}"
+                    f"{name}: expected the same {key} in all members, got {first.get(key)!r} and"
+                    f" {member.settings.get(key)!r}",
+                    "optimizer-not-stackable",
                 )
     return law({key: first.get(key) for key in law.shared})
 
 
 def _settings(p: Tensor, law: Update, members: Sequence[MemberSettings]) -> dict[str, Tensor]:
-    """Return the numbers of all members, each setting as a tensor (K,)."""
+    """Return the numeric settings of all members, each as a tensor (K,)."""
     settings: dict[str, Tensor] = {}
     for key in law.numbers:
         values = [float(member.settings[key]) for member in members]

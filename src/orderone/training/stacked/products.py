@@ -1,7 +1,7 @@
-"""rows @ weight^T for stacked matrices, with the gradient of the weight in the weight's own order.
+"""rows @ weight^T for stacked matrices, with a weight gradient in the memory order of the weight.
 
-Autograd's rule for bmm gives that gradient transposed, and every later reader of it would pay for
-the order. In autocast, products are in its precision, as for one network. The caller is outside
+Autograd's rule for bmm returns that gradient transposed, which would slow down everything that
+reads it. Under autocast, products are in its precision, as for one network. Callers are outside
 vmap (`vmap_overrides.py`).
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def rows_by_weights(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiply (K, N, in) by (K, out, in) and add (K, out): (K, N, out)."""
+    """Return (K, N, in) times the transpose of (K, out, in) plus (K, out), as (K, N, out)."""
     device = rows.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
@@ -24,7 +24,7 @@ def rows_by_weights(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tenso
 
 
 def _autocast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Cast as autocast does, which leaves double precision alone."""
+    """Cast like autocast, which does not cast double precision."""
     if x.dtype == torch.float64:
         return x
     return x.to(dtype)

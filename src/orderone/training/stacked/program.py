@@ -1,4 +1,4 @@
-"""The losses of all members in one call, for any module that torch.vmap can map."""
+"""Losses of all members in one call, for any module that torch.vmap can map."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,14 +20,17 @@ from orderone.training.stacked.groups import (
     must_be_the_same,
     must_be_unchanged,
 )
-from orderone.training.stacked.recomputed import kept_activations
-from orderone.training.stacked.recurrent import own_weights
+from orderone.training.stacked.recomputed import without_recomputation
+from orderone.training.stacked.recurrent import member_weights
 from orderone.training.stacked.vmap_overrides import FastPaths
 
 
 class Program:
-    """`losses(tensors, batch)`, where tensors and the leaves of the batch have a leading axis of
-    members. A batch may also be shared by all."""
+    """Computes `losses(tensors, batch)` of all members.
+
+    Tensors and the leaves of the batch have a leading axis of members. A batch may also be shared
+    by all members.
+    """
 
     def __init__(self, model: nn.Module, loss: Loss | None, precision: torch.dtype | None):
         self.model: nn.Module = model
@@ -38,12 +41,12 @@ class Program:
         self.constants: Constants | None = None
         if self.device == "cuda":
             self.constants = Constants()
-        self.may_divide: bool = False  # known once members have differed in a decision
+        self.may_divide: bool = False  # True after members have made different decisions
 
     def losses(self, tensors: Mapping[str, Tensor], batch: Batch, shared: bool = False) -> Losses:
         """Return the losses (K,), and the buffers that the forward pass has replaced.
 
-        Buffers that it changes in place are changed.
+        Buffers that the forward pass writes into are changed in place.
         """
         versions = {name: version_counter(tensors[name]) for name in self.buffers}
         try:
@@ -73,7 +76,7 @@ class Program:
                 # writes what the module holds afterwards back into `member_tensors`
                 return functional_call(self.model, member_tensors, args, named)
 
-            with FastPaths(members, self.constants), own_weights(self.model, member_tensors):
+            with FastPaths(members, self.constants), member_weights(self.model, member_tensors):
                 loss = loss_of(call, inputs, self.loss)
             replaced: dict[str, Tensor] = {}
             for name in self.buffers:
@@ -87,7 +90,7 @@ class Program:
             return None
 
         axes = tree_map(member_axis, batch)
-        # no cache of rounded weights: a graph that is captured must round them itself
+        # no cache of cast weights: a captured graph must cast them itself
         autocast = torch.autocast(
             self.device, self.precision, enabled=self.precision is not None, cache_enabled=False
         )
@@ -96,41 +99,42 @@ class Program:
             autocast,
             _no_nested_tensors(),
             _no_fallback_warnings(),
-            kept_activations(),
+            without_recomputation(),
         ):
             losses = torch.vmap(member_loss, in_dims=(0, axes), randomness="different")
             return losses(dict(tensors), batch)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Name the module in errors of torch on what it cannot do for many members at once."""
+        """Replace torch's errors about vmap by a NotStackable that names the module."""
         try:
             yield
         except (torch.OutOfMemoryError, NotCapturable):
             raise
         except (RuntimeError, NotImplementedError) as error:
             raise NotStackable(
-                f"{self._offender(error)} cannot be run for many members at once:"
-                f" {str(error).splitlines()[0]}; train one after another (stacked=False), or write"
-                " it without decisions that depend on values"
+                f"{self._failing_module(error)} cannot be run for many members at once:"
+                f" {str(error).splitlines()[0]}; train one after another (stacked=False), or"
+                " rewrite it without decisions that depend on values",
+                "not-vectorizable",
             ) from error
 
-    def _offender(self, error: BaseException) -> str:
-        """Return the innermost module that was running."""
+    def _failing_module(self, error: BaseException) -> str:
+        """Return the name of the innermost module that was running."""
         names = {id(module): name or "the model" for name, module in self.model.named_modules()}
-        offender = "the model or the loss"
+        failing = "the model or the loss"
         trace = error.__traceback__
         while trace is not None:
             module = trace.tb_frame.f_locals.get("self")
             if id(module) in names and isinstance(module, nn.Module):
-                offender = f"{names[id(module)]} ({type(module).__name__})"
+                failing = f"{names[id(module)]} ({type(module).__name__})"
             trace = trace.tb_next
-        return offender
+        return failing
 
 
 @contextmanager
 def _no_nested_tensors() -> Iterator[None]:
-    """Keep nn.TransformerEncoder from packing padded rows in evaluation: that depends on values."""
+    """Stop nn.TransformerEncoder from packing padded rows in evaluation: it depends on values."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -141,10 +145,9 @@ def _no_nested_tensors() -> Iterator[None]:
 
 @contextmanager
 def _no_fallback_warnings() -> Iterator[None]:
-    """Do not let torch ask the user to report operations that vmap runs in a loop over the
-    members."""
+    """Silence torch's request to report operations that vmap runs in a loop over the members."""
     set_vmap_fallback_warning(False)
     try:
         yield
     finally:
-        set_vmap_fallback_warning(True)  # torch cannot say what it was; this is its default
+        set_vmap_fallback_warning(True)  # the default; torch has no function to read it

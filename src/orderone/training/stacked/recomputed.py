@@ -1,9 +1,9 @@
-"""Blocks under torch.utils.checkpoint, whose activations are kept instead of recomputed.
+"""Store the activations of blocks under torch.utils.checkpoint instead of recomputing them.
 
-Recomputing happens in the backward pass, where neither vmap nor the members' weights are at hand.
-Values are the same; the memory that checkpoints would save is taken, and counted when members are
-fitted into a GPU. torch has no switch for it: the two ways of `checkpoint`, which is imported by
-its name everywhere, are replaced where it looks them up.
+Recomputation happens in the backward pass, where neither vmap nor the members' weights are
+available. Values are the same. The memory that checkpointing would save is used; the number of
+members that fit on a GPU accounts for it. torch has no switch for this. Modules import `checkpoint`
+by name, so the two implementations that it calls (reentrant or not) are patched inside its module.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from orderone.torch_compat import CHECKPOINT_GENERATORS
 
 
 class _Direct:
-    """In place of the autograd function of the reentrant way."""
+    """Replacement of the autograd function of the reentrant implementation."""
 
     @staticmethod
     def apply(function: Callable[..., object], preserve_rng_state: bool, *args: object) -> object:
@@ -24,13 +24,13 @@ class _Direct:
 
 
 def _nothing_around(*args: object, **named: object) -> Iterator[None]:
-    """In place of what the other way does before and after the block."""
+    """Replacement of the generator of the other implementation; it does nothing."""
     yield
 
 
 @contextmanager
-def kept_activations() -> Iterator[None]:
-    """Within this, `torch.utils.checkpoint` runs blocks as if they were not checkpointed."""
+def without_recomputation() -> Iterator[None]:
+    """Make `torch.utils.checkpoint` run blocks as if they were not checkpointed."""
     with ExitStack() as patches:
         patches.enter_context(patch.object(checkpoint, "CheckpointFunction", _Direct))
         for name in CHECKPOINT_GENERATORS:

@@ -1,8 +1,8 @@
-"""LSTM, GRU and RNN: their weights are held twice, and vmap has no rule for them.
+"""LSTM, GRU and RNN, which store their weights twice and have no vmap rule.
 
-torch.nn.RNNBase keeps a flat list of its parameters and computes with that, so the members' own
-have to be put there too. The recurrence itself is torch's, one member after another: what is before
-and behind it is still one program.
+torch.nn.RNNBase has a flat list of its parameters and computes with that list, so the weights of
+the members must be put there too. The recurrence itself is run by torch, one member after another;
+the operations before and after it are still run for all members at once.
 """
 
 import warnings
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 _CELLS = (torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
 RECURRENCES = frozenset((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, *_CELLS))
-# said of slices of a stack; results are the same
+# torch warns about slices of a stack; the results are the same
 SCATTERED = "RNN module weights are not part of single contiguous"
 
 
 @contextmanager
-def own_weights(model: nn.Module, own: Mapping[str, Tensor]) -> Iterator[None]:
-    """Let recurrent layers compute with the tensors of a member; `own` has them by name."""
+def member_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Make recurrent layers compute with the tensors of a member, given by name."""
     cores = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
     if not cores:
         yield
@@ -41,36 +41,36 @@ def own_weights(model: nn.Module, own: Mapping[str, Tensor]) -> Iterator[None]:
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     before = [rnn_flat_weights(core) for core in cores]
     try:
-        for core, held in zip(cores, before, strict=True):
-            set_rnn_flat_weights(core, [own[_name(core, p, names)] for p in held])
-            core.flatten_parameters = _stay_apart
+        for core, weights in zip(cores, before, strict=True):
+            set_rnn_flat_weights(core, [tensors[_name(core, p, names)] for p in weights])
+            core.flatten_parameters = _do_not_flatten
         yield
     finally:
-        for core, held in zip(cores, before, strict=True):
-            set_rnn_flat_weights(core, held)
+        for core, weights in zip(cores, before, strict=True):
+            set_rnn_flat_weights(core, weights)
             vars(core).pop("flatten_parameters", None)
 
 
-def _stay_apart() -> None:
-    """On a GPU, an RNN that sees new weights moves them into one piece of memory: those of members
-    are in a stack."""
+def _do_not_flatten() -> None:
+    """Do nothing: on a GPU, an RNN would move the weights of a member out of the stack."""
 
 
-def _name(core: nn.RNNBase, held: Tensor, names: Mapping[Tensor, str]) -> str:
-    if held in names:
-        return names[held]
+def _name(core: nn.RNNBase, weight: Tensor, names: Mapping[Tensor, str]) -> str:
+    if weight in names:
+        return names[weight]
     raise NotStackable(
-        f"{type(core).__name__} computes with weights that are no parameters (reparametrized?), and"
-        " cannot be run for many members at once; train one after another (stacked=False)"
+        f"{type(core).__name__} uses weights that are not parameters (weight_norm or another"
+        " parametrization?); train one after another (stacked=False)",
+        "parametrized-recurrence",
     )
 
 
 def one_by_one(
     func: Callable[..., object], mode: "FastPaths", *args: object, **named: object
 ) -> object:
-    """Return the results of `func` for each member by itself, stacked.
+    """Run `func` for one member after another and return the stacked results.
 
-    None if the members are not those of `mode`.
+    Return None if another vmap maps one of the tensors.
     """
     leaves, spec = tree_flatten((args, named))
     if not mode.known(*(x for x in leaves if isinstance(x, Tensor))):

@@ -1,9 +1,9 @@
-"""K models of one shape as one: their tensors stacked, one forward and backward pass, one update,
-for all of them.
+"""K models of the same shape trained as one: stacked tensors, one pass and one update for all.
 
     loss_k(theta_k, batch_k), k = 1..K:     d/d theta_k  sum_j loss_j = d loss_k / d theta_k
 
-So the gradient of the sum is the gradient of each, and a member that diverges spoils nobody else's.
+So the gradient of the sum contains the gradient of each member, and a member that diverges does not
+affect the others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,21 +19,23 @@ from orderone.training.stacked.groups import Batch
 from orderone.training.stacked.optimizer import StackedOptimizer
 from orderone.training.stacked.program import Program
 
-STEPS = "optimizer:t"  # of each tensor, and not of members
+STEPS = "optimizer:t"  # has an entry per tensor, not per member
 
 
 class Stack:
-    """`step(batch)` trains all members; the leaves of a batch have a leading axis of members.
+    """Many models trained in one program: `step(batch)` updates all members.
+
+    The leaves of a batch have a leading axis of members.
 
     Args:
-        models: Initialised, of one structure.
-        optimizers: Of torch (or of a plan), one for each model. Only their settings are read.
+        models: Initialised models of the same structure.
+        optimizers: Optimizers of torch (or of plans), one per model. Only their settings are read.
         loss: As in `coord_check`.
-        device: Where to train; by default where the first model is.
+        device: Where to train; by default the device of the first model.
         precision: torch.bfloat16 for mixed precision; None computes in the precision of the
             tensors.
         clip: Largest norm of a member's gradient.
-        compile: Make one kernel of each update.
+        compile: Compile each update into one kernel (torch.compile).
     """
 
     def __init__(
@@ -73,9 +75,8 @@ class Stack:
     def step(self, *batches: Batch, factor: float | None = None) -> Tensor:
         """Make one update and return the loss of each member, (K,).
 
-        With several batches, the update is that of the mean of their gradients.
-
-        `factor` is the schedule's, for all learning rates.
+        With several batches, the update uses the mean of their gradients. `factor` multiplies all
+        learning rates (the schedule).
         """
         if factor is not None:
             self.optimizer.factor.fill_(factor)
@@ -91,8 +92,10 @@ class Stack:
     def _gradients(
         self, batches: Sequence[Batch], trained: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the losses, and the gradients of the tensors that were used: torch leaves the rest
-        alone, and so does the stack."""
+        """Return the losses, and the gradients of the tensors that were used.
+
+        Tensors without a gradient are not updated, as in torch.
+        """
         losses_of_batches: list[Tensor] = []
         sums: dict[str, Tensor] = {}
         for batch in batches:
@@ -123,8 +126,10 @@ class Stack:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, measure: Loss | None = None) -> Tensor:
-        """Return the losses (K,) on a batch that all members share, in evaluation mode; or another
-        function of outputs and targets."""
+        """Return the losses (K,) in evaluation mode, on a batch that all members share.
+
+        `measure` is another function of outputs and targets instead of the loss.
+        """
         self.program.model.eval()
         if measure is None:
             return self._losses(batch, shared=True)
@@ -132,10 +137,10 @@ class Stack:
         values, _ = program.losses(self.tensors, batch, shared=True)
         return values
 
-    # --- keeping ----------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tensor]:
-        """Return all that training changes, by name, for a checkpoint."""
+        """Return everything that training changes, by name, for a checkpoint."""
         state = self.tensors
         for name, tensor in self.optimizer.tensors().items():
             state[f"optimizer:{name}"] = tensor
@@ -143,7 +148,7 @@ class Stack:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor], members: Sequence[int] | None = None) -> None:
-        """Take over what `state` gave; of a larger stack, the given members of it."""
+        """Load what `state()` returned; for a larger stack, load only `members` of it."""
         for name, tensor in self.state().items():
             values = state[name]
             if members is not None and name != STEPS:
@@ -152,7 +157,7 @@ class Stack:
 
     @torch.no_grad()
     def keep(self, members: Iterable[int]) -> None:
-        """Go on with these members only."""
+        """Continue with these members only."""
         chosen = torch.tensor(list(members), device=next(iter(self.parameters.values())).device)
         parameters: dict[str, Tensor] = {}
         for name, p in self.parameters.items():
@@ -167,7 +172,7 @@ class Stack:
 
 
 def _clip(gradients: Iterable[Tensor], largest: float) -> None:
-    """Clip as torch.nn.utils.clip_grad_norm_, each member by itself."""
+    """Clip the gradient of each member separately, like torch.nn.utils.clip_grad_norm_."""
     gradients = list(gradients)
     norms = torch.stack([member_norm(g).flatten() for g in gradients])
     scale = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)

@@ -1,20 +1,20 @@
-"""Batched forms of the operations that networks spend their time in, for `torch.vmap` over members.
+"""Fast batched forms of the most expensive operations, for `torch.vmap` over members.
 
 vmap can run almost everything for K members at once, but its rules for some operations are slow: a
-matrix of each member is copied for every row of the batch, and attention falls back to a loop. Here
-the member axis goes where kernels want it:
+matrix of each member is copied for every row of the batch, and attention falls back to a loop. This
+module puts the member axis where kernels expect a batch:
 
     linear, addmm, matmul    (K, N, in) (K, in, out): one bmm
     attention                (K, B, heads, T, C) -> (K B, heads, T, C): members are more batch
-    embedding                tables below each other, rows offset by the size of a table
+    embedding                one table of all members, indices offset by the size of a table
     cross entropy            (K N, classes), then the mean of each member
     LSTM, GRU, RNN           one member after another (`recurrent.py`)
 
-Decisions by value are taken as `decisions.py` says. Everything else is left to vmap. The batched
-forms leave vmap: they act on the stacked tensors as ordinary torch code does. So ordinary autograd
-records them, autocast casts them as it casts a single network, and custom autograd functions need
-no rule for vmap. To leave vmap and to reach the stacked tensors, this module uses the functions
-that torch.vmap is written with; torch has no public names for them (`orderone.torch_compat`).
+Decisions that depend on values are handled by `decisions.py`. Everything else is left to vmap. The
+batched forms run outside vmap: they act on the stacked tensors like ordinary torch code. So
+ordinary autograd records them, autocast casts them as in a single network, and custom autograd
+functions need no vmap rule. To leave vmap and to get the stacked tensors, this module uses the
+functions that torch.vmap itself uses; they have no public names (`orderone.torch_compat`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,8 +56,10 @@ WRITTEN_IN_PYTHON = (functional.__name__, "torch.functional", TENSOR_METHODS_MOD
 
 
 class FastPaths(TorchFunctionMode):
-    """Active inside the function that vmap maps. `members` is K; `constants` are kept for CUDA
-    graphs."""
+    """Mode that replaces operations inside the function that vmap maps.
+
+    `members` is K; `constants` caches constants for CUDA graphs.
+    """
 
     def __init__(self, members: int, constants: Constants | None = None):
         super().__init__()
@@ -101,17 +103,23 @@ class FastPaths(TorchFunctionMode):
         return mixed_precision.call(self, func, args, kwargs)
 
     def _requires_grad_already(self, x: Tensor, wanted: bool = True) -> bool:
-        """Hugging Face calls `requires_grad_` on embeddings in front of checkpoints."""
+        """Return whether `requires_grad_` would change nothing, so that it can be skipped.
+
+        Hugging Face models call it on embeddings before checkpointed blocks.
+        """
         return self.mapped(x) and self.stacked(x).requires_grad and wanted
 
     def run(self, func: FunctionType, args: Arguments, kwargs: NamedArguments) -> object:
-        """Run a Python function of torch under this mode: what it calls may have a path, such as
-        attention inside multi_head_attention_forward. Some functions of torch._tensor call a method
-        that reports itself under the same name; `running` ends that circle."""
+        """Run a Python function of torch under this mode.
+
+        The operations that it calls may have a fast path, such as attention inside
+        multi_head_attention_forward. Some functions of torch._tensor call a method that arrives
+        here under the same name; `running` prevents infinite recursion.
+        """
         self.running.append(func)
         try:
             with self:
-                return _without_look(func)(*args, **kwargs)
+                return _without_mode_check(func)(*args, **kwargs)
         finally:
             self.running.pop()
 
@@ -120,15 +128,15 @@ class FastPaths(TorchFunctionMode):
         return add_batch_dim(stacked, 0, self.level)
 
     def mapped(self, x: object) -> bool:
-        """Return whether this vmap maps it."""
+        """Return whether this vmap maps `x`."""
         return isinstance(x, Tensor) and is_batchedtensor(x) and maybe_get_level(x) == self.level
 
     def plain(self, x: object) -> bool:
-        """Return whether no vmap maps it: it is the same for all members."""
+        """Return whether no vmap maps `x`, so that it is the same for all members."""
         return isinstance(x, Tensor) and not is_functorch_wrapped_tensor(x)
 
     def known(self, *tensors: object) -> bool:
-        """Return whether each is mapped here or by nobody, and at least one is mapped.
+        """Return whether at least one tensor is mapped by this vmap and none by another.
 
         A vmap inside the model is left to torch.
         """
@@ -137,16 +145,18 @@ class FastPaths(TorchFunctionMode):
         return all(self.mapped(x) or self.plain(x) for x in tensors)
 
     def stacked(self, x: Tensor) -> Tensor:
-        """Return (K, ...); of a tensor that all members share, K views."""
+        """Return (K, ...); for a tensor that all members share, K views."""
         if self.mapped(x):
             return get_unwrapped(x).movedim(maybe_get_bdim(x), 0)
         return x.expand(self.members, *x.shape)
 
 
 @cache
-def _without_look(func: FunctionType) -> FunctionType:
-    """Return the same function without its check for modes such as this one, which it would find
-    again without end."""
+def _without_mode_check(func: FunctionType) -> FunctionType:
+    """Return the same function without its check for active modes.
+
+    With that check it would call this mode again, without end.
+    """
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     space = func.__globals__ | dict.fromkeys(names, lambda *_: False)
     same = FunctionType(func.__code__, space, func.__name__, func.__defaults__, func.__closure__)
@@ -188,7 +198,7 @@ def _addmm(
 
 
 def _matmul(mode: FastPaths, input: Tensor, other: Tensor, **kwargs: object) -> Tensor | None:
-    """Multiply rows by a member's matrix. Products of two activations are left to vmap."""
+    """Multiply rows by a member's matrix; products of two activations are left to vmap."""
     if kwargs or not mode.known(input, other) or not mode.mapped(other):
         return None
     if other.dim() != 2 or input.dim() < 2:
@@ -218,7 +228,7 @@ def _attention(
         return None
 
     def fold(stacked: Tensor) -> Tensor:
-        """Members become the batch, or more of it."""
+        """Merge the member axis into the batch axis, if there is one."""
         if axes == 4:
             return stacked.flatten(0, 1)
         return stacked
@@ -262,13 +272,13 @@ def _embedding(
     number = tables.shape[1]
     first = torch.arange(mode.members, device=ids.device) * number
     places = ids + first.view(-1, *[1] * input.dim())
-    # an id that is in no table must not find a row of another member: beyond the last one, torch
-    # raises
+    # an id outside the table must not read a row of another member: map it past the last row,
+    # where torch raises
     places = torch.where((ids >= 0) & (ids < number), places, mode.members * number)
     rows = functional.embedding(places, tables.flatten(0, 1))
     if padding_idx is None:
         return rows
-    # these get no gradient; vmap's rule knows that of the first table only
+    # padding rows get no gradient; torch would treat only those of the first table as padding
     padded = ids == padding_idx % tables.shape[1]
     return torch.where(padded.unsqueeze(-1), rows.detach(), rows)
 
@@ -294,7 +304,7 @@ def _cross_entropy(
     options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
     usual = weight is None and reduction == "mean" and input.dim() == 2 and target.dim() == 1
     if not usual or logits.device.type == "cpu":
-        # calls are cheap on a CPU, and round as in a stand-alone run
+        # separate calls are cheap on a CPU, and round as in a stand-alone run
         weights: Iterable[Tensor | None] = [None] * mode.members
         if weight is not None:
             weights = mode.stacked(weight)
