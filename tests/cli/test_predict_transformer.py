@@ -81,14 +81,14 @@ def test_strategies_are_the_tables_of_the_paper(capsys):
         ),
         (("transformer", "--tokens", "3", "--correlation", "-0.9"), "--correlation: expected"),
         (("transformer", "--constants", "Q"), "--constants: expected group=number"),
-        (("transformer", "--constants", "Y=1", "--tokens", "2"), "C: expected groups out of"),
+        (("transformer", "--constants", "Y=1", "--tokens", "2"), "C: expected the groups"),
         (("transformer", "--strategy", "mup", "--tokens", "2"), "unknown strategy"),
         (
             ("transformer", "--blocks", "AM", "--depth", "3"),
             "--blocks has no use for --depth, got 3; leave it out",
         ),
         (("strategies", "--n", "0"), "n: expected a whole number"),
-        (("strategies", "--optimizer", "muon"), "unknown optimizer of S2"),
+        (("strategies", "--optimizer", "muon"), "unknown optimizer"),
     ],
 )
 def test_wrong_input_ends_with_two(capsys, arguments, message):
