@@ -216,7 +216,7 @@ def test_seeds_memory_and_tensors():
         ({"depth": 0}, "depth: .* 0"),
         ({"samples": 0}, "samples: .* 0"),
         ({"kind": "shaped-relu", "p": -0.1}, r"p: .*-0\.1"),
-        ({"kind": "shaped-relu", "c_plus": -1, "p": 0}, "slopes at width 150"),
+        ({"kind": "shaped-relu", "c_plus": -1, "p": 0}, "c_plus, c_minus: .*width 150"),
         ({"kind": "shaped", "phi": torch.cos}, r"phi\(0\)"),
         ({"kind": "shaped", "a": 0}, "a: "),
         ({"dtype": "float16"}, "dtype: .*float32, float64.*'float16'"),

@@ -7,6 +7,7 @@ from support.errors import refuses
 
 from orderone import rules
 from orderone.core.codes import code_of
+from orderone.core.exact import power
 from orderone.theory.exponents import Attention, max_lr, solve, stability
 
 
@@ -84,7 +85,7 @@ def test_every_condition_can_fail(change, expected):
         assert codes(verdict)[0] == expected
     assert "UNSTABLE" in str(verdict)
     way = "shrinks" if expected[2] > 0 else "grows"
-    assert f"{way} like n^" in str(verdict)
+    assert f"{way} like {power(-expected[2])}" in str(verdict)
 
 
 def test_hidden_omega_above_one_half_fails_in_the_deepest_layer():
