@@ -283,7 +283,7 @@ def test_ctrl_c_ends_it_quietly(command):
     assert f"http://127.0.0.1:{port}/" in line
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
-    assert (process.returncode, errors.strip()) == (0, "ended")
+    assert (process.returncode, errors.strip()) == (0, "stopped")
     with socket.socket() as caller:
         assert caller.connect_ex((HOST, port)) != 0
 
@@ -296,10 +296,8 @@ def test_without_plotly_it_says_what_to_install(command):
     process = command("--no-browser", code=code)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert (
-        errors.strip()
-        == "orderone: plotly is needed to draw the explorer; pip install 'orderone[report]'"
-    )
+    assert "plotly is needed" in errors
+    assert errors.strip().endswith("pip install 'orderone[report]' [missing-package]")
 
 
 def test_a_taken_port_on_the_command_line(explorer, command):
