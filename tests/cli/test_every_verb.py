@@ -127,6 +127,17 @@ def test_headings_are_bold_on_a_terminal_unless_no_color_is_set(monkeypatch):
     assert "\033" not in overview()
 
 
+@pytest.mark.parametrize("value", ["", "1"])
+def test_tables_are_plain_if_no_color_is_set(value, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", value)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    out = show.console()
+    out.file = io.StringIO()
+    out.print(show.table("title", ["verdict"], [["FAIL"]]))
+    assert ("\033" in out.file.getvalue()) == (value == "")
+
+
 # --- wrong usage ----------------------------------------------------------------------------------
 
 

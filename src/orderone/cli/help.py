@@ -136,9 +136,14 @@ def _with_default(text: str, parameter: Parameter) -> str:
 # --- layout ---------------------------------------------------------------------------------------
 
 
+def no_color() -> bool:
+    """Return whether the user asked for plain text (https://no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
 def heading(text: str) -> str:
     """Return the text in bold on a terminal that shows it; NO_COLOR turns that off."""
-    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    plain = no_color() or os.environ.get("TERM") == "dumb"
     if plain or not sys.stdout.isatty():
         return text
     return f"\033[1m{text}\033[0m"

@@ -1,6 +1,5 @@
 """Parsing of a verb's options with tyro, from the signature and the docstring of its function."""
 
-import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import Parameter, signature
@@ -8,12 +7,12 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from orderone.cli.help import declared_name, is_positional, metavar, read_docstring
+from orderone.cli.help import declared_name, is_positional, metavar, no_color, read_docstring
 
 
 def parse(name: str, verb: Callable[..., None], words: Sequence[str]) -> None:
     """Read the options of a verb and call it; wrong options end the program with status 2."""
-    if "NO_COLOR" in os.environ:
+    if no_color():
         tyro._experimental_options["ansi_codes"] = False  # tyro itself ignores NO_COLOR
     tyro.cli(
         readable(verb), prog=f"orderone {name}", args=words, config=(tyro.conf.FlagCreatePairsOff,)

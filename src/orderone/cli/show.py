@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orderone.cli.help import no_color
+
 COLOURS = {
     "STABLE": "green",
     "PASS": "green",
@@ -42,7 +44,8 @@ def console() -> Console:
 
     It interprets no markup: "pip install 'orderone[report]'" would lose its brackets.
     """
-    return _Console(highlight=False, markup=False)
+    color_system = None if no_color() else "auto"
+    return _Console(highlight=False, markup=False, color_system=color_system)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
