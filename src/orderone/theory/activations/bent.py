@@ -32,7 +32,7 @@ class Elu:
         return self.scale * (np.maximum(x, 0.0) + self.alpha * np.expm1(below))
 
 
-def elu(alpha: float = 1.0, scale: float = 1.0, name: str = "elu") -> Bent:
+def elu(alpha: float = 1.0, scale: float = 1.0, *, name: str = "elu") -> Bent:
     """Return ELU; `alpha` is minus its limit on the left."""
     return Bent(
         name,
@@ -44,4 +44,4 @@ def elu(alpha: float = 1.0, scale: float = 1.0, name: str = "elu") -> Bent:
     )
 
 
-SELU = elu(SELU_ALPHA, SELU_SCALE, "selu")
+SELU = elu(SELU_ALPHA, SELU_SCALE, name="selu")
