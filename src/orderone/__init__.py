@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orderone.core.lazy import lazy_names
-from orderone.core.renamed import install as accept_old_names
 from orderone.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     )
 
 __version__ = VERSION
-accept_old_names()  # of modules, with a warning
 __all__ = [
     "AmbiguousRole",
     "BrokenRatios",

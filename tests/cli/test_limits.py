@@ -86,7 +86,7 @@ def test_json():
     [
         (("--width", "0"), None, ("width: ", "got 0")),
         (("--activation", "gelo"), "unknown-name", ("did you mean 'gelu'",)),
-        (("--activation", "gelu", "--depth", "5", "--html", "x.html"), "nothing-to-draw", ()),
+        (("--activation", "gelu", "--depth", "5", "--html", "x.html"), "no-random-limit", ()),
         (("--phi", "sin"), "option-without-effect", ("--phi 'sin'", "relu", "shaped-smooth")),
         (
             ("--activation", "shaped-relu", "--a", "2"),
@@ -94,7 +94,7 @@ def test_json():
             ("--a 2.0", "shaped-relu"),
         ),
         (("--samples", "-1"), None, ("samples: ", "got -1")),
-        (("--residual", "--html", "x.html"), "nothing-to-draw", ()),
+        (("--residual", "--html", "x.html"), "no-random-limit", ()),
         (
             ("--samples", "50", "--depth", "4", "--html", "/no/such/folder/x.html"),
             "cannot-write-file",

@@ -114,7 +114,7 @@ def line(
         (
             [line("a", "score change", 0.5, 0.0, "attention")],
             {},
-            "attention-scale",
+            "attention-not-scaled",
             "scores of a grow like n^+0.50",
         ),
         ([line("w", "change", 0.9, 0.0)], {"schedule_fault": "A"}, "broken-schedule", "A"),

@@ -457,7 +457,7 @@ FAULTY = {
     "forgotten hidden rate": Subject(changed(_unscaled("hid.weight")), "lr-not-scaled", "hidden"),
     "embedding rate": Subject(changed(_slow_embedding), "lr-not-scaled", "embedding"),
     "attention scale": Subject(
-        Heads, "attention-scale", batch=TOKENS, options={"score_power": "1/2"}
+        Heads, "attention-not-scaled", batch=TOKENS, options={"score_power": "1/2"}
     ),
     "weight decay, proportional": Subject(
         Net,

@@ -239,7 +239,7 @@ CHECK = {
         " normalized, or gradients are clipped. Pass a smaller `eps=` to the plan or the"
         " optimizer."
     ),
-    "attention-scale": (
+    "attention-not-scaled": (
         "Attention scores grow with the width, because queries and keys align in training. Divide"
         " their product by the head size instead of its square root."
     ),
@@ -756,7 +756,7 @@ COMMAND_LINE: dict[str, str] = {
         "There are no saved results where the command looked for them. `orderone reproduce`,"
         " `orderone sweep` and `orderone check --save` write results that `orderone report` reads."
     ),
-    "nothing-to-draw": (
+    "no-random-limit": (
         "The page shows densities of random networks beside those of their limit law. With"
         " these options there is no random limit law, or nothing is sampled. Leave out --html, or"
         " change the options that the message names."

@@ -1,67 +1,32 @@
-"""Modules that were renamed: the old name still works and warns.
-
-`install` adds a finder to Python's import system. For a name in `MODULES` it returns the module of
-the new name: there is one module object, not a copy.
-"""
+"""Modules that were renamed: a file under the old name forwards to the new one and warns."""
 
 import sys
 import warnings
+from collections.abc import Callable
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 
-MODULES = {  # old name -> new name
-    "orderone.gallery.bigram": "orderone.gallery.s0.bigram",
-    "orderone.gallery.judging": "orderone.gallery.judge",
-    "orderone.gallery.kept": "orderone.gallery.store",
-    "orderone.gallery.layouts": "orderone.gallery.figures",
-    "orderone.measure.batches": "orderone.observe.batches",
-    "orderone.measure.watch": "orderone.observe.hooks",
-    "orderone.planning.inventory": "orderone.observe.inventory",
-    "orderone.planning.layouts": "orderone.observe.layouts",
-    "orderone.planning.lion": "orderone.optimizers.lion",
-    "orderone.planning.order_one": "orderone.planning.constant_overrides",
-    "orderone.planning.seeding": "orderone.seeding",
-    "orderone.sweeping.fingerprint": "orderone.training.fingerprint",
-    "orderone.sweeping.interrupts": "orderone.training.interrupts",
-    "orderone.sweeping.outcome": "orderone.training.outcome",
-    "orderone.sweeping.schedule": "orderone.training.schedule",
-    "orderone.sweeping.sinks": "orderone.training.sinks",
-    "orderone.sweeping.source": "orderone.training.source",
-    "orderone.sweeping.stacked.errors": "orderone.training.stacked.errors",
-    "orderone.sweeping.stacked.mixed_precision": "orderone.training.stacked.mixed_precision",
-    "orderone.sweeping.stacked.optimizer": "orderone.training.stacked.optimizer",
-    "orderone.sweeping.stacked.program": "orderone.training.stacked.program",
-    "orderone.sweeping.stacked.stack": "orderone.training.stacked.stack",
-    "orderone.theory.kernels.given": "orderone.theory.kernels.validation",
-}
+REMOVED_IN = "0.3"
 
 
-def install() -> None:
-    """Make the old names importable."""
-    if not any(isinstance(finder, _RenamedFinder) for finder in sys.meta_path):
-        sys.meta_path.append(_RenamedFinder())
+def forward(old: str, new: str) -> Callable[[str], object]:
+    """Return the `__getattr__` of a module that was renamed from `old` to `new`."""
+
+    def __getattr__(name: str) -> object:
+        if name.startswith("__"):  # Python itself asks for __path__ and the like
+            raise AttributeError(name)
+        value = getattr(import_module(new), name)
+        message = f"{old} was renamed to {new}; the old name will be removed in {REMOVED_IN}"
+        warnings.warn(message, DeprecationWarning, stacklevel=_level_of_the_user())
+        return value
+
+    return __getattr__
 
 
-class _RenamedFinder(MetaPathFinder):
-    def find_spec(
-        self, fullname: str, path: object = None, target: object = None
-    ) -> ModuleSpec | None:
-        """Return a spec for an old name; None for every other module."""
-        new = MODULES.get(fullname)
-        if new is None:
-            return None
-        message = f"{fullname} was renamed to {new}; the old name will be removed in version 0.3"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return ModuleSpec(fullname, _RenamedLoader(new))
-
-
-class _RenamedLoader(Loader):
-    """Load the module of the new name and store it under the old name as well."""
-
-    def __init__(self, new: str) -> None:
-        self.new = new
-
-    def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = import_module(self.new)
+def _level_of_the_user() -> int:
+    """Return the stack level of the line that imports: `from ... import` goes through importlib."""
+    level = 2
+    frame = sys._getframe(level)
+    while "importlib" in frame.f_code.co_filename and frame.f_back is not None:
+        frame = frame.f_back
+        level += 1
+    return level

@@ -37,6 +37,7 @@ from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name
 from orderone.core.roles import Role
+from orderone.core.text_table import text_table, wrapped
 from orderone.measure.fit import Fit, fit_exponent
 from orderone.observe.batches import Batch, call_inputs, repeatable
 from orderone.observe.hooks import watching
@@ -391,9 +392,9 @@ class MeasuredAlignment:
                     fits = [cells.get((role, tokens, step, kind), "") for kind in KINDS]
                     if any(fits):
                         lines.append((role, tokens, str(step), *fits))
-        text = [self._headline, *aligned_columns(lines)]
+        text = [*wrapped(self._headline, indent=0), *text_table(lines)]
         for note in self.notes:
-            text.append(f"note: {note}")
+            text += wrapped(f"note: {note}", indent=0)
         return "\n".join(text)
 
     __repr__ = __str__
@@ -434,16 +435,6 @@ def _left_out(frame: pd.DataFrame) -> list[str]:
         texts.append(f"{kind} of {some_of(dict.fromkeys(group['module']))}")
     note = f"{len(frame)} ratios are left out, being 0 or not finite: {'; '.join(texts)}"
     return [with_code(note, "ratios-left-out")]
-
-
-def aligned_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table whose columns are as wide as their longest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = map(str.ljust, row, widths)
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def some_of(names: Iterable[str]) -> str:

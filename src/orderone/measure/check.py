@@ -1,7 +1,6 @@
 """Result of a coordinate check: records, exponents, verdicts and likely causes, also as text."""
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,12 +8,12 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from orderone.core.codes import with_code
+from orderone.core.text_table import text_table, wrapped
 from orderone.measure import records
-from orderone.measure.alignment_ratios import aligned_columns
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Verdict
 from orderone.measure.observations import Observations
 from orderone.observe.quantities import Quantity
-from orderone.planning.counterparts import stack_of
+from orderone.planning.counterparts import common_name, stack_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +34,6 @@ COLUMNS = [
 ]
 ORDER = (Verdict.FAIL, Verdict.UNCLEAR, Verdict.SHRINKS, Verdict.PASS)  # the worst first
 LINES = 16
-TEXT_WIDTH = 100
-HEADER = ("verdict", "module", "quantity", "measured", "predicted")
 # quantities in the table of a check that passes
 MAIN_QUANTITIES = (Quantity.CHANGE, Quantity.SCORE_CHANGE, Quantity.OUTPUT)
 
@@ -118,26 +115,32 @@ class Check:
 
     def __str__(self) -> str:
         """Return the verdict, its causes, and the rows that do not pass, the worst first."""
-        counts = []
-        for verdict in ORDER:
-            if self.count(verdict):
-                counts.append(f"{self.count(verdict)} {verdict}")
-        lines = [
-            f"{self.verdict}: {self._headline}",
-            f"  {', '.join(counts) or 'nothing was judged'}",
-        ]
+        lines = [*wrapped(f"{self.verdict}: {self._headline}", indent=0), *wrapped(self._counts)]
         for cause in self.causes:
-            lines += _wrapped("because: ", cause)
+            lines += wrapped(f"because: {cause}")
         for note in self.notes:
             if note not in self.causes:
-                lines += _wrapped("note: ", note)
+                lines += wrapped(f"note: {note}")
         if self.count(Verdict.SHRINKS):
             note = (
                 "SHRINKS: updates get smaller with size than the rule permits; the column cause of"
                 " .exponents has the measured alignment"
             )
-            lines += _wrapped("note: ", with_code(note, "updates-shrink"))
-        return "\n".join([*lines, *_table(self.judgements, self.axis)])
+            lines += wrapped(f"note: {with_code(note, 'updates-shrink')}")
+        lines += _table(self.judgements, self.axis)
+        if self.verdict == Verdict.FAIL and self.count(Verdict.UNCLEAR):
+            lines += wrapped("UNCLEAR rows: the column cause of .exponents says why", indent=0)
+        return "\n".join(lines)
+
+    @property
+    def _counts(self) -> str:
+        counts = []
+        for verdict in ORDER:
+            if self.count(verdict):
+                counts.append(f"{self.count(verdict)} {verdict}")
+        if not counts:
+            return "no exponent was judged"
+        return f"{len(self.judgements)} exponents: {', '.join(counts)}"
 
     @property
     def _headline(self) -> str:
@@ -164,16 +167,6 @@ def _items(value: object) -> Sequence[object]:
     return value
 
 
-def _wrapped(head: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        TEXT_WIDTH,
-        initial_indent=f"  {head}",
-        subsequent_indent=" " * 4,
-        break_on_hyphens=False,
-    )
-
-
 def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
     """Return a table of everything but PASS, or the main rows of a check that passes."""
     groups = sorted(_groups(judgements), key=lambda group: ORDER.index(group[0].verdict))
@@ -184,17 +177,17 @@ def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
                 selected.append(group)
     if not selected:
         return []
-    rows: list[tuple[str, ...]] = [HEADER]
+    rows = [("module", "verdict", "quantity", f"exponent of {SYMBOLS[axis]}", "predicted")]
     for group in selected[:LINES]:
-        rows.append(_row(group, axis))
-    lines = ["", *aligned_columns(rows)]
+        rows.append(_row(group))
+    lines = ["", *text_table(rows, named=True)]
     left_out = len(groups) - len(selected[:LINES])
     if left_out:
-        worst = Verdict.PASS
+        worst = f"all {Verdict.PASS}"
         if len(selected) > LINES:
-            worst = selected[LINES][0].verdict
+            worst = f"the worst {selected[LINES][0].verdict}"
         plural = "s" if left_out > 1 else ""
-        lines.append(f"... and {left_out} more row{plural}, {worst} at worst")
+        lines.append(f"... and {left_out} more row{plural}, {worst}")
     return lines
 
 
@@ -218,32 +211,37 @@ def _groups(judgements: Sequence[Judgement]) -> list[list[Judgement]]:
     return list(different.values())
 
 
-def _row(group: list[Judgement], axis: str) -> tuple[str, str, str, str, str]:
+def _row(group: list[Judgement]) -> tuple[str, str, str, str, str]:
     first = group[0]
-    symbol = SYMBOLS[axis]
-    name = first.module
-    if len(group) > 1:
-        name = stack_of(first.module)
     quantity = str(first.quantity)
     if first.step > 0:
-        quantity = f"{quantity} after {first.step}"
+        quantity = f"{quantity}, step {first.step}"
     if math.isnan(first.exponent):  # judged without a fit
         measured = str(first.reason)
         predicted = ""
     else:
-        measured = _range([line.exponent for line in group], symbol)
-        predicted = _range([line.predicted for line in group], symbol)
+        measured = _range([line.exponent for line in group])
+        predicted = _prediction(group)
         if first.verdict != Verdict.PASS:  # the interval decides
             low = min(line.low for line in group)
             high = max(line.high for line in group)
             measured = f"{measured} [{low:+.2f}, {high:+.2f}]"
-    return str(first.verdict), name or "(the model)", quantity, measured, predicted
+    name = common_name([line.module for line in group]) or "(the model)"
+    return name, str(first.verdict), quantity, measured, predicted
 
 
-def _range(exponents: list[float], symbol: str) -> str:
+def _prediction(group: list[Judgement]) -> str:
+    """Return the predicted exponents, or `<=` and the largest that are allowed."""
+    bounds = [line.bound for line in group if math.isfinite(line.bound)]
+    if bounds:
+        return f"<= {_range(bounds)}"
+    return _range([line.predicted for line in group])
+
+
+def _range(exponents: list[float]) -> str:
     known = sorted({round(x, 2) + 0.0 for x in exponents if x == x})
     if not known:
         return "-"
     if len(known) == 1:
-        return f"{symbol}^{known[0]:+.2f}"
-    return f"{symbol}^{known[0]:+.2f} to {known[-1]:+.2f}"
+        return f"{known[0]:+.2f}"
+    return f"{known[0]:+.2f} to {known[-1]:+.2f}"

@@ -10,7 +10,7 @@ ratio by which most axes of this pair of models grow.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orderone.core.errors import InputError
@@ -203,6 +203,29 @@ def _stacks(names: Iterable[str]) -> Stacks:
 def stack_of(name: str) -> str:
     """Return the name that all layers share: `layers.*.mlp.weight` for `layers.7.mlp.weight`."""
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+
+def common_name(names: Sequence[str]) -> str:
+    """Return one name for layers of a stack: `layers.{0..11}.mlp.weight`, `{0, 2, 4}`."""
+    numbers = zip(*[name.split(".") for name in names], strict=True)
+    parts: list[str] = []
+    for column in numbers:
+        different = list(dict.fromkeys(column))
+        if len(different) == 1:
+            parts.append(different[0])
+        elif len(different) == 2 or _is_range(different):
+            separator = ", " if len(different) == 2 else ".."
+            parts.append(f"{{{different[0]}{separator}{different[-1]}}}")
+        else:
+            parts.append(f"{{{', '.join(different)}}}")
+    return ".".join(parts)
+
+
+def _is_range(parts: Sequence[str]) -> bool:
+    if not all(part.isdigit() for part in parts):
+        return False
+    first = int(parts[0])
+    return [int(part) for part in parts] == list(range(first, first + len(parts)))
 
 
 def _join(pattern: Pattern, at: Position) -> str:

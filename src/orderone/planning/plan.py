@@ -171,6 +171,13 @@ class Plan:
     def __str__(self) -> str:
         return text.render(self)
 
+    def table(self, *, wide: bool = False) -> str:
+        """Return the plan as text, as `print(plan)` shows it.
+
+        `wide=True` gives every row one line, however long.
+        """
+        return text.render(self, wide)
+
     def __getitem__(self, name: str) -> Row:
         for row in self.rows:
             if row.name == name:

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from orderone.core.text_table import aligned, text_width, wrapped
 from orderone.optimizers.table import ALGORITHMS
-from orderone.planning.counterparts import stack_of
+from orderone.planning.counterparts import common_name, stack_of
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan, Row
 
 COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps", "why")
+NUMBERS = ("mult", "lr", "wd", "eps")
 
 
 def record(row: "Row") -> dict[str, object]:
@@ -25,15 +27,48 @@ def record(row: "Row") -> dict[str, object]:
     return plain
 
 
-def render(plan: "Plan") -> str:
-    """Return headline, table, multipliers and notes of a plan."""
-    lines = [plan.headline, *_table([COLUMNS, *compressed(plan.rows)])]
+def render(plan: "Plan", wide: bool = False) -> str:
+    """Return headline, table, multipliers and notes of a plan.
+
+    The table has one line per row if the terminal is wide enough, or if it is asked for (`wide`).
+    """
+    lines = wrapped(plan.headline, indent=0)
+    rows = [COLUMNS, *compressed(plan.rows)]
+    one_line_each = aligned(rows)
+    if wide or max(map(len, one_line_each)) <= text_width():
+        lines += one_line_each
+    else:
+        lines += _narrow_table(rows)
     for multiplier in plan.multipliers:
         place = f"the {multiplier.side} of {multiplier.module}"
-        lines.append(f"multiplier {multiplier.value:.6g} on {place}: {multiplier.reason}")
+        text = f"multiplier {multiplier.value:.6g} on {place}: {multiplier.reason}"
+        lines += wrapped(text, indent=0)
     for note in plan.notes:
-        lines.append(f"note: {note}")
-    return "\n".join([*lines, plan.looked])
+        lines += wrapped(f"note: {note}", indent=0)
+    return "\n".join([*lines, *wrapped(plan.looked, indent=0)])
+
+
+def _narrow_table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return two lines for every row: its name and the reason, and the numbers below.
+
+    Columns of numbers that are the same in every row are left out and listed once.
+    """
+    columns = list(zip(*rows, strict=True))
+    names, *numbers, reasons = columns
+    different: list[tuple[str, ...]] = []
+    common: list[str] = []
+    for head, *cells in numbers:
+        if len(rows) > 2 and len(set(cells)) == 1 and head in NUMBERS:
+            common.append(f"{head} {cells[0]}")
+        else:
+            different.append((head, *cells))
+    lines: list[str] = []
+    table = aligned(list(zip(*different, strict=True)))
+    for name, cells, reason in zip(names, table, reasons, strict=True):
+        lines += [*wrapped(f"{name}: {reason}", indent=0), f"  {cells}"]
+    if common:
+        lines += wrapped(f"all tensors: {', '.join(common)}", indent=0)
+    return lines
 
 
 def compressed(rows: "Sequence[Row]") -> list[tuple[str, ...]]:
@@ -43,7 +78,7 @@ def compressed(rows: "Sequence[Row]") -> list[tuple[str, ...]]:
         names.setdefault((stack_of(row.name), *cells(row)), []).append(row.name)
     lines: list[tuple[str, ...]] = []
     for (_, *row_cells), layers in names.items():
-        lines.append((_name(layers), *row_cells))
+        lines.append((common_name(layers), *row_cells))
     return lines
 
 
@@ -65,27 +100,3 @@ def cells(row: "Row") -> tuple[str, ...]:
     shape = "x".join(map(str, row.shape)) or "scalar"
     optimizer = f" ({row.optimizer})" if ALGORITHMS[row.optimizer].rest else ""
     return (row.role + optimizer, shape, row.grows, *numbers, row.reason)
-
-
-def _name(names: list[str]) -> str:
-    """Return the common name of layers: `layers.{0..11}.mlp.weight`."""
-    if len(names) == 1:
-        return names[0]
-    first = names[0].split(".")
-    last = names[-1].split(".")
-    parts: list[str] = []
-    for start, end in zip(first, last, strict=True):
-        parts.append(start if start == end else f"{{{start}..{end}}}")
-    return ".".join(parts)
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [0] * len(COLUMNS)
-    for row in rows:
-        for column, cell in enumerate(row):
-            widths[column] = max(widths[column], len(cell))
-    lines: list[str] = []
-    for row in rows:
-        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join(padded).rstrip())
-    return lines

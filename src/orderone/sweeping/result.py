@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from orderone.core.codes import with_code
 from orderone.core.inputs import Name
+from orderone.core.text_table import text_table, text_width, wrapped
 from orderone.sweeping.job import Job
 from orderone.sweeping.store import StorePath, read_store
 from orderone.sweeping.stored_jobs import choose_job, read_jobs
-from orderone.sweeping.text_table import COLUMNS, text_table, wrapped
 from orderone.sweeping.trial import KNOWN, Trial
 from orderone.training.outcome import Outcome
 
@@ -201,7 +201,7 @@ def _best_table(best: "pandas.DataFrame") -> list[str]:
     title = "best settings for every rule and size (mean loss over seeds):"
     rows = [tuple(columns), *zip(*columns.values(), strict=True)]
     lines = text_table(rows)
-    if max(len(line) for line in lines) <= COLUMNS:
+    if max(len(line) for line in lines) <= text_width():
         return [title, *lines]
     common: list[str] = []
     for name in list(columns):

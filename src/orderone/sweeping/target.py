@@ -19,11 +19,11 @@ from torch.optim import Optimizer
 
 from orderone.core.codes import without_code
 from orderone.core.errors import InputError
+from orderone.core.text_table import wrapped
 from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan, plan
 from orderone.sweeping.drift import MOVES, TRANSFERS, Drift
 from orderone.sweeping.optimum import ABOVE, INSIDE, Optimum
-from orderone.sweeping.text_table import wrapped
 
 POOLED = "pooled"
 LARGEST = "largest"

@@ -4,9 +4,9 @@ import math
 from typing import TYPE_CHECKING
 
 from orderone.core.codes import code_of
+from orderone.core.text_table import text_table, wrapped
 from orderone.sweeping.drift import UNKNOWN, Drift
 from orderone.sweeping.optimum import ABOVE, BELOW, FLAT, INSIDE, NOWHERE, SINGLE, Optimum
-from orderone.sweeping.text_table import text_table, wrapped
 
 if TYPE_CHECKING:
     from orderone.sweeping.transfer import Transfer

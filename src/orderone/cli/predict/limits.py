@@ -79,7 +79,7 @@ def limits(
         raise InputError(
             "html: only networks with a random limit law can be drawn: relu, shaped-relu,"
             " shaped-smooth or linear, without --residual and --samples 0",
-            "nothing-to-draw",
+            "no-random-limit",
             argument="html",
         )
     check_files({"html": html})

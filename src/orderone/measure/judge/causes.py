@@ -384,7 +384,14 @@ def _select(lines: Sequence[Judgement], quantities: Collection[Quantity]) -> lis
 
 
 def _name(line: Judgement) -> str:
-    return f"the {line.quantity} of {line.module or 'the model'}"
+    return f"the {line.quantity} of {_quoted(line.module)}"
+
+
+def _quoted(module: str) -> str:
+    """Return a module's name as words; quotes make clear that `4` is a name."""
+    if not module:
+        return "the model"
+    return f"module {module!r}"
 
 
 def _names(lines: Sequence[Judgement]) -> str:
@@ -428,7 +435,7 @@ OF_TENSORS = (
     Cause("lr-not-scaled", partial(_wrong_rates, Role.FIXED, "learning rate")),
     Cause("lr-not-scaled", partial(_wrong_rates, Role.VECTOR, "learning rate of biases and gains")),
     Cause("small-gradients", _small_gradients),
-    Cause("attention-scale", _attention_scale),
+    Cause("attention-not-scaled", _attention_scale),
     Cause("wrong-initial-size", _initial_sizes),
     Cause("readout-not-scaled", _initial_readouts),
     Cause("decay-not-scaled", _weight_decay),

@@ -158,6 +158,7 @@ class Judge:
             finding.cause,
             expected.role,
             finding.reason,
+            math.nan if expected.two_sided else expected.bound,
         )
 
     @property

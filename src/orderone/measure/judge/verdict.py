@@ -77,6 +77,8 @@ class Judgement:
     cause: str
     role: str
     reason: Reason = Reason.OTHER
+    # the largest exponent that keeps everything of order one; NaN where the prediction is a law
+    bound: float = math.nan
 
 
 class Finding(NamedTuple):

@@ -1,0 +1,78 @@
+"""Tables and paragraphs of plain text that fit the terminal, or 80 columns elsewhere."""
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+from itertools import zip_longest
+
+DEFAULT_WIDTH = 80  # in a pipe, a file or a notebook
+NARROWEST = 40
+_GAP = 2  # spaces between columns
+_HEAD = 20  # columns to which a heading is wrapped if the table is too wide
+
+
+def text_width() -> int:
+    """Return the number of columns of the terminal; COLUMNS in the environment overrides it."""
+    return max(NARROWEST, shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns)
+
+
+def wrapped(text: str, indent: int = 2) -> list[str]:
+    """Return the lines of a paragraph; all but the first are indented further."""
+    return textwrap.wrap(
+        text,
+        text_width(),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def text_table(rows: Sequence[Sequence[str]], *, named: bool = False) -> list[str]:
+    """Return the lines of a table, the head first.
+
+    If the table is too wide, its headings are wrapped. If that does not suffice and the table is
+    `named`, the first cell of every row gets a line of its own. Cells are never cut.
+    """
+    lines = aligned(rows)
+    if _fits(lines):
+        return lines
+    lines = aligned(_with_wrapped_head(rows))
+    if _fits(lines) or not named:
+        return lines
+    return _names_above(rows)
+
+
+def _fits(lines: Sequence[str]) -> bool:
+    return max(len(line) for line in lines) <= text_width()
+
+
+def _with_wrapped_head(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    heads: list[list[str]] = []
+    for head, *cells in zip(*rows, strict=True):
+        body = max((len(cell) for cell in cells), default=0)
+        heads.append(
+            textwrap.wrap(head, max(body, _HEAD), break_long_words=False, break_on_hyphens=False)
+        )
+    return [*zip_longest(*heads, fillvalue=""), *rows[1:]]
+
+
+def _names_above(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return two lines for every row: its first cell, and the others, indented."""
+    lines: list[str] = []
+    numbers = aligned([row[1:] for row in rows])
+    for row, cells in zip(rows, numbers, strict=True):
+        lines += [row[0], f"  {cells}"]
+    return lines
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table whose columns are as wide as their longest cell."""
+    widths: list[int] = []
+    for column in zip(*rows, strict=True):
+        widths.append(max(len(cell) for cell in column))
+    lines: list[str] = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append((" " * _GAP).join(cells).rstrip())
+    return lines
