@@ -11,7 +11,7 @@ REMOVED_IN = "0.3"
 def forward(old: str, new: str) -> Callable[[str], object]:
     """Return the `__getattr__` of a module that was renamed from `old` to `new`."""
 
-    def __getattr__(name: str) -> object:
+    def get(name: str) -> object:
         if name.startswith("__"):  # Python itself asks for __path__ and the like
             raise AttributeError(name)
         value = getattr(import_module(new), name)
@@ -19,7 +19,7 @@ def forward(old: str, new: str) -> Callable[[str], object]:
         warnings.warn(message, DeprecationWarning, stacklevel=_level_of_the_user())
         return value
 
-    return __getattr__
+    return get
 
 
 def _level_of_the_user() -> int:
