@@ -339,7 +339,14 @@ def test_records_are_written_and_read(check, tmp_path):
     assert again.attrs["provenance"] == json.loads(json.dumps(check.frame.attrs["provenance"]))
 
 
-def test_text_names_the_verdict_first(check):
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_printed_check_fits_the_terminal(check, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert max(map(len, str(check).splitlines())) <= columns
+
+
+def test_text_names_the_verdict_first(check, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     assert str(check).startswith(
         f"{check.verdict}: mup for adamw with lr 0.01, widths 32, 64, 128, 3 steps, 2 seeds"
     )

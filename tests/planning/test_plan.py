@@ -82,13 +82,26 @@ def test_rows_frame_and_text_have_the_same_values():
         "reason",
     }
     assert wanted <= set(frame)
-    text = str(plan)
+    text = plan.table(wide=True)
     assert text.splitlines()[0] == plan.headline
     assert "net" not in text
     assert "0.00075" in text
     assert code_of(text.splitlines()[-1]) == "probe-not-run"
     assert "no example batch" in text.splitlines()[-1]
-    assert "skipped (probe=False)" in str(o1.plan(mlp(256), base=mlp(64), probe=False))
+    skipped = o1.plan(mlp(256), base=mlp(64), probe=False)
+    assert "skipped (probe=False)" in skipped.table(wide=True)
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_printed_plan_fits_the_terminal(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    plan = o1.plan(Language(256), base=Language(64))
+    lines = str(plan).splitlines()
+    assert max(map(len, lines)) <= columns
+    for row in plan.rows:
+        assert any(line.startswith(row.name) for line in lines)
+        assert f"{row.lr:.4g}" in str(plan)
+    assert (lines == plan.table(wide=True).splitlines()) == (columns == 200)
 
 
 # --- optimizers -----------------------------------------------------------------------------------

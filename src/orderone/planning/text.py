@@ -32,20 +32,23 @@ def render(plan: "Plan", wide: bool = False) -> str:
 
     The table has one line per row if the terminal is wide enough, or if it is asked for (`wide`).
     """
-    lines = wrapped(plan.headline, indent=0)
     rows = [COLUMNS, *compressed(plan.rows)]
-    one_line_each = aligned(rows)
-    if wide or max(map(len, one_line_each)) <= text_width():
-        lines += one_line_each
-    else:
-        lines += _narrow_table(rows)
+    table = aligned(rows)
+    remarks: list[str] = []
     for multiplier in plan.multipliers:
         place = f"the {multiplier.side} of {multiplier.module}"
-        text = f"multiplier {multiplier.value:.6g} on {place}: {multiplier.reason}"
-        lines += wrapped(text, indent=0)
+        remarks.append(f"multiplier {multiplier.value:.6g} on {place}: {multiplier.reason}")
     for note in plan.notes:
-        lines += wrapped(f"note: {note}", indent=0)
-    return "\n".join([*lines, *wrapped(plan.looked, indent=0)])
+        remarks.append(f"note: {note}")
+    remarks.append(plan.looked)
+    if wide:
+        return "\n".join([plan.headline, *table, *remarks])
+    if max(map(len, table)) > text_width():
+        table = _narrow_table(rows)
+    lines = [*wrapped(plan.headline, indent=0), *table]
+    for remark in remarks:
+        lines += wrapped(remark, indent=0)
+    return "\n".join(lines)
 
 
 def _narrow_table(rows: Sequence[tuple[str, ...]]) -> list[str]:
