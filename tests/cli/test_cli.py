@@ -81,7 +81,7 @@ def test_wrong_input_is_refused(arguments, code, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--depth", "0"), "hidden layers"),
+        (("--depth", "0"), "depth: expected a whole number"),
         (("--depth", "x"), "invalid"),
         (("--ruel", "mup"), "--rule"),
     ],

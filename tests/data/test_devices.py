@@ -82,6 +82,6 @@ except ImportError as error:
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
     )
-    assert result.stdout == "tokenizers is needed for byte pairs; pip install 'orderone[data]'\n", (
-        result.stderr
-    )
+    assert (
+        result.stdout == "tokenizers is needed for byte pairs; run: pip install 'orderone[data]'\n"
+    ), result.stderr

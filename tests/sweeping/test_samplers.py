@@ -133,6 +133,7 @@ def test_a_missing_package_is_named(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(
-        ImportError, match=r"optuna is needed for this sampler; pip install 'orderone\[optuna\]'"
+        ImportError,
+        match=r"optuna is needed for this sampler; run: pip install 'orderone\[optuna\]'",
     ):
         sweep(mlp, SPACE, **CALL, sampler="tpe", trials=2)

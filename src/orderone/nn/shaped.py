@@ -15,7 +15,9 @@ S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped
 
 from math import hypot, isfinite, sqrt
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from orderone.core.errors import InputError
@@ -116,7 +118,7 @@ class ShapedActivation(nn.Module):
         moment = 0.0
         if 1e-100 <= abs(self.scale) <= 1e100:
             with torch.no_grad():
-                moment = self.scale**2 * float(get(self._unscaled).second_moment(self.scale**-2))
+                moment = self.scale**2 * float(get(self._of_array).second_moment(self.scale**-2))
         if not (isfinite(moment) and moment > 0):
             raise InputError(
                 "scale: expected a scale for which E phi_s(g)^2 is finite and above 0, got"
@@ -130,6 +132,9 @@ class ShapedActivation(nn.Module):
 
     def _unscaled(self, x: Tensor) -> Tensor:
         return (self.phi(x) - self.start) / self.slope
+
+    def _of_array(self, x: ArrayLike) -> np.ndarray:
+        return self._unscaled(torch.as_tensor(x)).numpy()
 
     def extra_repr(self) -> str:
         if isinstance(self.phi, nn.Module):

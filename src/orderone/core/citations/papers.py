@@ -9,7 +9,7 @@ from orderone.core.version import VERSION
 
 ORDERONE = Citation(
     "orderone",
-    "orderone: keep everything a network computes of order one as it grows",
+    "orderone: muP for any PyTorch model",
     ("The orderone developers",),
     version=VERSION,
 )
