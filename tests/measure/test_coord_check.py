@@ -510,3 +510,11 @@ def test_depth_with_multipliers_and_wrong_learning_rates():
     assert check.verdict == "FAIL"
     assert code_of(check.causes[0]) == "lr-not-scaled", check.causes
     assert "updates of *.inside" in check.causes[0]
+
+
+def test_an_error_of_the_model_names_the_arguments_to_look_at():
+    wrong = (torch.randn(8, 3), NUMBERS[1][:8])
+    with pytest.raises(RuntimeError) as caught:
+        o1.coord_check(Net, widths=[32, 64], batches=wrong, lr=LR)
+    assert "`batches`" in caught.value.__notes__[0]
+    assert "width 32" in caught.value.__notes__[0]

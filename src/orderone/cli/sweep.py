@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STATUS = {"transfers": OK, "does not transfer": NEGATIVE}  # others: INCONCLUSIVE
 HELP = Help(
-    example="orderone sweep --rules sp,mup --widths 64:256 --target 2048 --html transfer.html",
+    example="orderone sweep --rules standard,mup --widths 64:256 --target 2048 --html t.html",
     groups={
         "Model and sizes": ("model", "widths", "depths", "base", "builder"),
         "Data": ("task", "batch", "length", "source", "tokenizer", "root", "size", "data"),
@@ -115,7 +115,8 @@ def sweep(
             Hugging Face.
         widths: Widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list.
         depths: Numbers of layers, written in the same way. Default: 2.
-        rules: One rule, or several to compare: sp,mup.
+        rules: One rule, or several to compare: standard,mup. `standard` has one learning rate for
+            all tensors; `sp` is the standard parameterization with scaled learning rates.
         optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
         lr: Learning rates of the smallest model (or of --base): 1e-4:1e-1:16 means 16 values in
             geometric progression; 1e-3,3e-3 is a list.

@@ -123,13 +123,13 @@ class Check:
                 lines += wrapped(f"note: {note}")
         if self.count(Verdict.SHRINKS):
             note = (
-                "SHRINKS: updates get smaller with size than the rule permits; the column cause of"
-                " .exponents has the measured alignment"
+                "SHRINKS: the change falls faster with size than the rule predicts; the column"
+                " cause of check.exponents has the measured alignment"
             )
             lines += wrapped(f"note: {with_code(note, 'updates-shrink')}")
         lines += _table(self.judgements, self.axis)
         if self.verdict == Verdict.FAIL and self.count(Verdict.UNCLEAR):
-            lines += wrapped("UNCLEAR rows: the column cause of .exponents says why", indent=0)
+            lines += wrapped("UNCLEAR rows: the column cause of check.exponents says why", indent=0)
         return "\n".join(lines)
 
     @property
@@ -177,7 +177,7 @@ def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
                 selected.append(group)
     if not selected:
         return []
-    rows = [("module", "verdict", "quantity", f"exponent of {SYMBOLS[axis]}", "predicted")]
+    rows = [("module", "verdict", "quantity", f"exponent of {SYMBOLS[axis]}", "allowed")]
     for group in selected[:LINES]:
         rows.append(_row(group))
     lines = ["", *text_table(rows, named=True)]
@@ -218,24 +218,24 @@ def _row(group: list[Judgement]) -> tuple[str, str, str, str, str]:
         quantity = f"{quantity}, step {first.step}"
     if math.isnan(first.exponent):  # judged without a fit
         measured = str(first.reason)
-        predicted = ""
+        allowed = ""
     else:
         measured = _range([line.exponent for line in group])
-        predicted = _prediction(group)
+        allowed = _allowed(group)
         if first.verdict != Verdict.PASS:  # the interval decides
             low = min(line.low for line in group)
             high = max(line.high for line in group)
             measured = f"{measured} [{low:+.2f}, {high:+.2f}]"
     name = common_name([line.module for line in group]) or "(the model)"
-    return name, str(first.verdict), quantity, measured, predicted
+    return name, str(first.verdict), quantity, measured, allowed
 
 
-def _prediction(group: list[Judgement]) -> str:
-    """Return the predicted exponents, or `<=` and the largest that are allowed."""
+def _allowed(group: list[Judgement]) -> str:
+    """Return what is allowed: `=` and the predicted exponents, or `<=` and the largest ones."""
     bounds = [line.bound for line in group if math.isfinite(line.bound)]
     if bounds:
         return f"<= {_range(bounds)}"
-    return _range([line.predicted for line in group])
+    return f"= {_range([line.predicted for line in group])}"
 
 
 def _range(exponents: list[float]) -> str:

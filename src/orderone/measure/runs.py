@@ -228,6 +228,11 @@ def run_all(
             return [*troubles, with_code(trouble, "check-interrupted")], True
         except Exception as error:
             if done == 0:
+                if not isinstance(error, InputError):
+                    error.add_note(
+                        f"orderone: raised while the model of {axis} {size} was trained; do"
+                        " `build`, `batches` and `loss` fit each other?"
+                    )
                 raise
             reason = f"{type(error).__name__}: {without_code(str(error))}"
             trouble = f"{axis} {size}, seed {seed} failed ({reason})"

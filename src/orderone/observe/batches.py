@@ -135,9 +135,9 @@ def _loss_of_model(output: object) -> Tensor:
                 break
     if loss is None:
         message = (
-            f"loss: the model returns none (it returns {_describe(output)}); pass"
-            " loss=function(output, batch), or batches as pairs of inputs and targets, or for a"
-            " Hugging Face model labels in the batch"
+            f"loss: the model returns no loss (it returns {_describe(output)}); pass batches of"
+            " (inputs, targets), or loss=function(output, batch); a Hugging Face model needs"
+            " labels in the batch"
         )
         raise InputError(message, "needs-loss", argument="loss")
     return loss.squeeze()

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps", "why")
 NUMBERS = ("mult", "lr", "wd", "eps")
+LEGEND = (
+    "init: RMS of the initial values; mult: factor in the forward pass; eps scales like the"
+    " gradient"
+)
 
 
 def record(row: "Row") -> dict[str, object]:
@@ -40,7 +44,7 @@ def render(plan: "Plan", wide: bool = False) -> str:
         remarks.append(f"multiplier {multiplier.value:.6g} on {place}: {multiplier.reason}")
     for note in plan.notes:
         remarks.append(f"note: {note}")
-    remarks.append(plan.looked)
+    remarks += [LEGEND, plan.looked]
     if wide:
         return "\n".join([plan.headline, *table, *remarks])
     if max(map(len, table)) > text_width():
