@@ -146,7 +146,7 @@ def test_an_interrupted_check_prints_the_results_so_far(check):
     assert (status, err) == (130, "")
     assert "interrupted" in out
     assert "6 of 27" in out
-    assert re.search(r"UNCLEAR|PASS  ", out.split("verdict  module")[1])  # two seeds were judged
+    assert re.search(r"UNCLEAR|PASS  ", out.split("verdict  quantity")[1])  # two seeds were judged
 
 
 def test_depth(check):

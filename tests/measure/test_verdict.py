@@ -141,12 +141,12 @@ def line(
             "w: no gradient",
         ),
         ([line("", "change", -0.9, 0.0, "")], {}, "shrinking-output", "the change of the model"),
-        ([line("r", "change", 0.9, 0.0, "readout")], {}, "readout-not-scaled", "the change of r"),
+        ([line("r", "change", 0.9, 0.0, "readout")], {}, "readout-not-scaled", "the change of module 'r'"),
         (
             [line("w", "change", 0.9, 0.0)],
             {},
             "growing-activations",
-            "the change of w is the first",
+            "the change of module 'w' is the first",
         ),
     ],
 )
