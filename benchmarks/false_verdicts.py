@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.check_subjects import FAULTY, HEALTHY, Subject
 
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 
 SEEDS = 3
 

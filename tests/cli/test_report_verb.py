@@ -8,7 +8,7 @@ from support.command_line import assert_refused, orderone
 
 from orderone import gallery
 from orderone.cli.main import main
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.gallery.choose import choose
 from orderone.gallery.store import SHIPPED
 

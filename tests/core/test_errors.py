@@ -8,8 +8,16 @@ import pytest
 from support.errors import refuses
 
 import orderone
-from orderone.core.codes import EXPLANATIONS, SECTIONS, code_of, with_code, without_code
-from orderone.core.errors import InputError, function, instance, one_of
+from orderone.core.codes import EXPLANATIONS, SECTIONS
+from orderone.core.errors import (
+    InputError,
+    code_of,
+    function,
+    instance,
+    one_of,
+    with_code,
+    without_code,
+)
 
 # functions and classes beside those called ...Error
 MESSAGES = {"with_code", "AmbiguousRole", "BrokenRatios", "NotStackable"}

@@ -10,7 +10,7 @@ from hashlib import sha256
 
 import pytest
 
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.data import fetch as module
 from orderone.data.fetch import SOURCES, Source, fetch, main
 

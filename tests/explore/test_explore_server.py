@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.errors import refuses
 from support.explorer import DEPTH, QUERIES, ask, get, running
 
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.explore import HOST, Explorer, server
 from orderone.explore.server import CACHED_ANSWERS
 from orderone.explore.views import VIEWS

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import orderone as o1
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.optimizers.table import ALGORITHMS, CLASSES, default_of
 from orderone.training.stacked.stack import Stack
 

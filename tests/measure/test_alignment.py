@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from orderone import matrix, plan, register, rules
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.measure.alignment import alignment
 from orderone.measure.alignment_ratios import COLUMNS, MeasuredAlignment
 from orderone.theory.exponents import max_lr

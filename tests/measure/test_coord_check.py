@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 import orderone as o1
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.measure.check import COLUMNS
 
 VERDICTS = {"PASS", "FAIL", "SHRINKS", "UNCLEAR"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.measure.fit import Fit, fit_exponent, fit_exponents
 from orderone.measure.judge.causes import Context, likely_causes
 from orderone.measure.judge.verdict import (
@@ -141,7 +141,12 @@ def line(
             "w: no gradient",
         ),
         ([line("", "change", -0.9, 0.0, "")], {}, "shrinking-output", "the change of the model"),
-        ([line("r", "change", 0.9, 0.0, "readout")], {}, "readout-not-scaled", "the change of module 'r'"),
+        (
+            [line("r", "change", 0.9, 0.0, "readout")],
+            {},
+            "readout-not-scaled",
+            "the change of module 'r'",
+        ),
         (
             [line("w", "change", 0.9, 0.0)],
             {},

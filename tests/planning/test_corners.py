@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import orderone as o1
 from orderone import rules
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 
 
 class Residual(nn.Module):

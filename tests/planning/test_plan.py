@@ -15,7 +15,7 @@ from torch import nn
 
 import orderone as o1
 from orderone import rules, theory
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "adafactor", "muon", "lion")
 

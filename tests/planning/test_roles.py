@@ -6,7 +6,7 @@ from support.errors import refuses
 from torch import nn
 
 import orderone as o1
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.planning.counterparts import counterparts, stack_of
 from orderone.planning.roles.evidence import commensurate
 

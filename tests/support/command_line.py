@@ -10,8 +10,8 @@ from orderone.cli.exit_codes import WRONG_INPUT
 from orderone.cli.main import main
 from orderone.cli.options import parse
 from orderone.cli.verbs import split
-from orderone.core.codes import EXPLANATIONS, code_of
-from orderone.core.errors import InputError
+from orderone.core.codes import EXPLANATIONS
+from orderone.core.errors import InputError, code_of
 
 
 @dataclass(frozen=True)

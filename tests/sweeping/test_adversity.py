@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import orderone as o1
-from orderone.core.codes import code_of, without_code
+from orderone.core.errors import code_of, without_code
 
 
 class NotANumber(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone

@@ -12,7 +12,7 @@ from support.errors import refuses
 from support.sweep_subjects import Held, batch, changed, mlp, raises_at_16
 from torch import nn
 
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.sweeping.result import Interrupted, Sweep
 from orderone.sweeping.space import log_grid
 from orderone.sweeping.sweep import sweep

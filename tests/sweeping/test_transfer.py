@@ -11,7 +11,7 @@ from support.errors import refuses
 from torch import nn
 
 import orderone as o1
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.sweeping.drift import MOVES, TRANSFERS, UNKNOWN, predicted_drift
 from orderone.sweeping.optimum import ABOVE, BELOW, INSIDE, NOWHERE, Curve, draws, optimum
 from orderone.sweeping.transfer import Transfer

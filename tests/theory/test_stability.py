@@ -6,7 +6,7 @@ import pytest
 from support.errors import refuses
 
 from orderone import rules
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.core.exact import power
 from orderone.theory.exponents import Attention, max_lr, solve, stability
 

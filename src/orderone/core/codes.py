@@ -6,8 +6,6 @@ each code means and what to do. `orderone explain CODE` prints it, and the page 
 the documentation shows all of them.
 """
 
-import re
-
 GENERAL = {
     "invalid-argument": (
         "An argument has a value that the function cannot use. The message names the argument,"
@@ -786,23 +784,3 @@ SECTIONS = {
     "Command line": COMMAND_LINE,
 }
 EXPLANATIONS = {code: text for section in SECTIONS.values() for code, text in section.items()}
-
-_CODE_AT_THE_END = re.compile(r" \[([a-z0-9]+(?:-[a-z0-9]+)+)\]$")
-
-
-def with_code(message: str, code: str) -> str:
-    """Return `message` with its code at the end."""
-    return f"{message} [{code}]"
-
-
-def code_of(message: str) -> str | None:
-    """Return the code at the end of a message, None if there is none."""
-    match = _CODE_AT_THE_END.search(message)
-    if match is None:
-        return None
-    return match.group(1)
-
-
-def without_code(message: str) -> str:
-    """Return `message` without the code at its end."""
-    return _CODE_AT_THE_END.sub("", message)

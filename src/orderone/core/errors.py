@@ -1,18 +1,39 @@
-"""Errors about what a user passed: expected, got, remedy, and a code that stays.
+"""Errors about what a user passed, and the codes at the end of messages.
+
+A message says what was expected, what was passed, and what to do. Its code stays when the sentence
+is reworded.
 
 `InputError` is a ValueError, so that `except ValueError` catches it.
 """
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TypeVar
-
-from orderone.core.codes import with_code
 
 T = TypeVar("T")
 
 # The message says everything; printing this code would add nothing.
 SELF_EXPLANATORY = "invalid-argument"
+_CODE_AT_THE_END = re.compile(r" \[([a-z0-9]+(?:-[a-z0-9]+)+)\]$")
+
+
+def with_code(message: str, code: str) -> str:
+    """Return `message` with its code at the end."""
+    return f"{message} [{code}]"
+
+
+def code_of(message: str) -> str | None:
+    """Return the code at the end of a message, None if there is none."""
+    match = _CODE_AT_THE_END.search(message)
+    if match is None:
+        return None
+    return match.group(1)
+
+
+def without_code(message: str) -> str:
+    """Return `message` without the code at its end."""
+    return _CODE_AT_THE_END.sub("", message)
 
 
 class InputError(ValueError):

@@ -18,7 +18,7 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 
 DONE = ".complete"
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Condition, Thread
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 
 # two for a page, which requests a map and a point at the same time, and one in reserve in case one
 # of them is ended

@@ -6,7 +6,7 @@ Incomplete records and records of another version are skipped, with a note.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.gallery.experiment import SCALES, Experiment
 from orderone.gallery.run import Reproduced, load
 from orderone.gallery.store import read_provenance

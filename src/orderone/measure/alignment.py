@@ -18,8 +18,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from orderone.core.codes import with_code
-from orderone.core.errors import InputError, function
+from orderone.core.errors import InputError, function, with_code
 from orderone.core.exact import count
 from orderone.core.inputs import Count
 from orderone.core.roles import Role

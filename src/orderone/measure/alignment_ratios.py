@@ -32,8 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from orderone.core.codes import with_code
-from orderone.core.errors import InputError, one_of
+from orderone.core.errors import InputError, one_of, with_code
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name
 from orderone.core.roles import Role

@@ -7,7 +7,7 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.core.text_table import text_table, wrapped
 from orderone.measure import records
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Verdict

@@ -17,8 +17,7 @@ from typing import Any
 from torch import nn
 
 from orderone import rules
-from orderone.core.codes import with_code, without_code
-from orderone.core.errors import InputError, function, one_of
+from orderone.core.errors import InputError, function, one_of, with_code, without_code
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.measure import records

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from orderone.core.codes import with_code
-from orderone.core.errors import InputError, instance
+from orderone.core.errors import InputError, instance, with_code
 from orderone.core.exact import count
 from orderone.core.inputs import ArrayLike, Count, UserInput
 from orderone.measure import records

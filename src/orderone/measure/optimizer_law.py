@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.measure.inputs import OptimizerInput
 from orderone.measure.runs import copies_of
 from orderone.optimizers.table import ALGORITHMS, CLASSES, known_name

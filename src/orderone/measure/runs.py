@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from orderone.core.codes import with_code, without_code
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, with_code, without_code
 from orderone.core.exact import count
 from orderone.measure.alignment_ratios import (
     TRAINING as TRAINING_TOKENS,

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from orderone.core.codes import with_code
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, with_code
 from orderone.measure.check import COLUMNS
 from orderone.measure.fit import fit_exponents
 from orderone.measure.records import PROVENANCE, read

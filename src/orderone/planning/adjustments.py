@@ -18,8 +18,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.weight_norm import WeightNorm
 
-from orderone.core.codes import with_code
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, with_code
 from orderone.core.roles import Role
 from orderone.optimizers.table import Algorithm
 from orderone.planning.base import Initial

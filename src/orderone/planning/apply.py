@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from orderone.core.codes import with_code
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, with_code
 from orderone.observe.inventory import modules_by_name
 from orderone.planning.base import Initial, measure
 from orderone.torch_compat import (

@@ -8,8 +8,7 @@ from typing import Annotated, TypeAlias
 
 from torch import nn
 
-from orderone.core.codes import with_code
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, with_code
 from orderone.core.inputs import Exact, Name, Number, UserInput
 from orderone.observe.inventory import inventory, shapes_of, unwrap
 from orderone.planning import absolute, apply, constants, forward_facts, init_check, relative

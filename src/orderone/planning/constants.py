@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.observe.inventory import Item, Place, unwrap
 from orderone.observe.trace import trace
 from orderone.planning import huggingface

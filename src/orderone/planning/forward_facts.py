@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from orderone.core.codes import with_code, without_code
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, with_code, without_code
 from orderone.observe.inventory import VECTOR, Layout, shapes_of, unwrap
 from orderone.observe.trace import Constant, Scores, Trace, Use, trace
 from orderone.planning import huggingface

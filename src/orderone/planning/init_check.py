@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.observe.inventory import inventory
 from orderone.observe.trace import call_with, undisturbed
 from orderone.planning.base import parameter_count

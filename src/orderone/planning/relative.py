@@ -17,8 +17,7 @@ from functools import cached_property
 
 from torch import nn
 
-from orderone.core.codes import with_code
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, with_code
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
 from orderone.optimizers.table import Algorithm, record_for

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from orderone.core.codes import with_code
-from orderone.core.errors import InputError, one_of
+from orderone.core.errors import InputError, one_of, with_code
 from orderone.sweeping.optimum import Curve
 from orderone.sweeping.trial import KNOWN, SIZES
 

@@ -23,7 +23,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.core.inputs import Name
 from orderone.optimizers.table import law_name
 from orderone.rules import get, names

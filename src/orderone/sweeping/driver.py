@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import name_in_label
 from orderone.seeding import seeded

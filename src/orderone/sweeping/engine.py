@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report, describe, run_alone
 from orderone.sweeping.trial import Trial

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.core.inputs import Name
 from orderone.core.text_table import text_table, text_width, wrapped
 from orderone.sweeping.job import Job

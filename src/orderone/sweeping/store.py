@@ -19,8 +19,7 @@ from typing import IO, Annotated, TypeAlias
 import numpy as np
 
 from orderone.core.canonical import canonical
-from orderone.core.codes import with_code
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, with_code
 from orderone.core.inputs import UserInput
 from orderone.sweeping.trial import Trial
 from orderone.training.outcome import Outcome, read_evaluation

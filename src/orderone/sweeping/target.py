@@ -17,8 +17,7 @@ import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
-from orderone.core.codes import without_code
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, without_code
 from orderone.core.text_table import wrapped
 from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan, plan

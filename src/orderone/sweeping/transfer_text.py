@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from orderone.core.codes import code_of
+from orderone.core.errors import code_of
 from orderone.core.text_table import text_table, wrapped
 from orderone.sweeping.drift import UNKNOWN, Drift
 from orderone.sweeping.optimum import ABOVE, BELOW, FLAT, INSIDE, NOWHERE, SINGLE, Optimum

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.training import checkpoint as checkpoints
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop

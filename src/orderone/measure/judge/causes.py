@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.core.roles import Role
 from orderone.measure.judge.expectations import AdjustedExpectations
 from orderone.measure.judge.verdict import BOUNDARY, SYMBOLS, Judgement, Reason, Verdict

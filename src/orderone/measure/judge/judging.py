@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.core.roles import Role
 from orderone.measure.alignment_ratios import MeasuredAlignment
 from orderone.measure.check import Check

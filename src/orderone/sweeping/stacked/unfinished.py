@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from orderone.core.canonical import digest
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.sweeping.trial import Trial
 from orderone.training import checkpoint as checkpoints
 from orderone.training.checkpoint import Record

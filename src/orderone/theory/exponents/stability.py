@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from orderone.core.codes import with_code
+from orderone.core.errors import with_code
 from orderone.core.exact import ONE, ZERO, power
 from orderone.core.inputs import Count, Name
 from orderone.core.roles import Role
