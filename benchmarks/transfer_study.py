@@ -2,11 +2,12 @@
 
     python benchmarks/transfer_study.py STORE [--widths 128,256,...]
 
-A byte-level GPT of four layers on the text of the Python standard library: muP and the usual
-practice (`standard`: one learning rate for all tensors and widths, initial deviation 0.02), ten
-learning rates, three seeds, 1000 steps of AdamW with warm-up and cosine. All runs of one width and
-rule are one program. The store has all finished runs: after an interruption the same command
-continues, and more widths can be added.
+A byte-level GPT of four layers on the text of the Python standard library: muP and the rule
+`standard` (one learning rate for all tensors and widths), ten learning rates, three seeds, 1000
+steps of AdamW with warm-up and cosine. Initial standard deviations are 0.02 at the smallest width;
+both rules scale those of hidden matrices like 1/sqrt(fan-in). All runs of one width and rule are
+one program. The store has all finished runs: after an interruption the same command continues, and
+more widths can be added.
 
     --rules mup,sp    rules to compare
     --fan-in          matrices of the blocks start with variance 1 / fan_in instead of 0.02^2
