@@ -1,4 +1,4 @@
-"""What all tests share: a browser, processes that can be interrupted, and limits of time."""
+"""Fixtures and settings of all tests: a browser, processes that can be interrupted, and limits of time."""
 
 import shutil
 import signal

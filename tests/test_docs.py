@@ -69,7 +69,7 @@ def test_every_page_is_in_the_navigation_once():
 
 
 def commands(path: Path) -> list[list[str]]:
-    """What stands behind a dollar sign in console blocks."""
+    """Return the commands of the console blocks (the words after `$`)."""
     blocks = [code for language, code in BLOCK.findall(path.read_text()) if language == "console"]
     return [
         shlex.split(line, comments=True)

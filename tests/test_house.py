@@ -1,4 +1,4 @@
-"""What a newcomer relies on: light imports, optional dependencies that are optional, and documents
+"""Promises to newcomers: light imports, optional dependencies that are optional, and documents
 that are true."""
 
 import os
