@@ -55,9 +55,9 @@ COLUMNS = ["step", "module", "quantity", *records.SIZES]
 
 
 class TrainingBatch:
-    """Stands for a fixed batch where every training pass uses the same batch.
+    """Marker, instead of a fixed batch: every training pass uses the same batch.
 
-    The training passes then show the changes, and no pass is repeated.
+    Changes are then measured in the training passes, and no pass is repeated.
     """
 
 
@@ -94,8 +94,8 @@ class Probe:
         self._of_training_passes = self._recorded_in_training()
         self._is_due = True  # whether this step is recorded
         self._has_begun = False
-        self._comparing = False  # during a pass on the fixed batch
-        self._gradients_later = False  # they are not ready before the optimizer's step
+        self._comparing = False  # True during a pass on the fixed batch
+        self._gradients_later = False  # True if gradients are ready only at the optimizer's step
         self._history = History()
         self._parameters: dict[str, Tensor] = {}
         for name, item in inventory(model).items():
@@ -104,7 +104,7 @@ class Probe:
         self._updates = Updates()
         self._overwritten: dict[Key, bool] = {}  # whether code writes into it after it was recorded
         self._reference = ReferenceOutputs()
-        self._identities = Identities()  # of tensors in a pass on the fixed batch
+        self._identities = Identities()  # numbers of the tensors in a pass on the fixed batch
         self._recorder = StepRecorder(self.quantities, self._overwritten)
 
     # --- reading ----------------------------------------------------------------------------------

@@ -56,9 +56,9 @@ class TheoryExpectations:
     optimizer_law: str
     small: "Plan"
     large: "Plan"
-    ratio: float  # of the sizes of the two
+    ratio: float  # largest size divided by the smallest
     same_output: Mapping[str, str]  # module -> the module whose output it returns
-    grows: Callable[[str], bool]  # whether a module's output has more entries in a larger model
+    grows: Callable[[str], bool]  # True if a module's output has more entries in a larger model
     key: Callable[[str], str]  # the common name of a layer in both models
     in_depth: bool = False  # the models differ in depth: the residual stream is of order one
 
@@ -328,7 +328,7 @@ class AdjustedExpectations:
 
         if quantity == Quantity.OUTPUT and step == 0 and expected.two_sided:
             return self._relative_to_input(name, expected)
-        if quantity == Quantity.PENALTY:  # it scales with the gradient that the rule predicts
+        if quantity == Quantity.PENALTY:  # relative to the gradient, which may be too small
             return replace(expected, bound=-self._gradient_deficit(name))
         if expected.rough and quantity != Quantity.GRADIENT:
             return self._relative_to_gradient(name, quantity, expected)
@@ -492,12 +492,12 @@ class AdjustedExpectations:
         queries and keys add theirs (`theory.exponents.Attention`).
         """
         study = self.study
-        if study.family is None or not study.family.seen.scores:
+        if study.family is None or not study.family.facts.scores:
             return 0.0
         natural = replace(study.family.request, score_power=None).power
         outputs = self.measured_exponents(Quantity.OUTPUT)
         predicted = []
-        for score in study.family.seen.scores:
+        for score in study.family.facts.scores:
             head_growth = math.log(score.head_growth) / math.log(study.sizes[-1] / study.sizes[0])
             queries = _mean_exponent(outputs, score.queries)
             keys = _mean_exponent(outputs, score.keys)

@@ -26,12 +26,12 @@ from orderone.observe.quantities import Quantity
 
 BOUNDARY = 0.25  # half the distance between neighbouring exponents of theory, 0 and 1/2
 NEXT = 0.5  # the next exponent of theory
-ROUGH = 0.6  # instead of BOUNDARY, where theory gives a rough value only
-SHOWS = 0.1  # the least excess over a bound that counts
+ROUGH = 0.6  # used instead of BOUNDARY where theory gives a rough value only
+LEAST_GROWTH = 0.1  # smallest excess over a bound that counts as growth
 WIDE = 1.5  # an interval wider than this decides nothing
 # never FAIL: the size of a gradient matters only for SGD and for eps
 SOFT = (Quantity.GRADIENT, Quantity.OUTPUT_GRADIENT)
-SYMBOLS = {"width": "n", "depth": "L"}  # of the size, by axis
+SYMBOLS = {"width": "n", "depth": "L"}  # axis -> symbol of the size
 UNKNOWN = math.nan
 
 
@@ -53,7 +53,7 @@ class Reason(StrEnum):
     FROZEN = "frozen"  # no step changes the tensor
     SCHEDULE = "schedule"
     SAME_SHAPES = "base equals target"
-    PREDICTED_GROWTH = "predicted growth"  # by the rule itself
+    PREDICTED_GROWTH = "predicted growth"  # the rule itself predicts growth
     OTHER = ""
 
 
@@ -61,7 +61,7 @@ class Reason(StrEnum):
 class Expected:
     """Expected exponent of one quantity."""
 
-    exponent: float = UNKNOWN  # that the rule predicts
+    exponent: float = UNKNOWN  # exponent that the rule predicts
     bound: float = math.inf  # the largest exponent that keeps everything of order one
     two_sided: bool = False  # compare with `exponent` on both sides (a law), not with `bound`
     role: str = ""
@@ -185,7 +185,7 @@ def _compare_with_bound(sized: _FitInWords, expected: Expected) -> Finding:
 def _compare_with_predicted_growth(sized: _FitInWords, expected: Expected) -> Finding:
     """Compare where the rule itself predicts growth: FAIL if the fit shows growth."""
     fit = sized.fit
-    if fit.low > expected.bound and fit.exponent > expected.bound + SHOWS:
+    if fit.low > expected.bound and fit.exponent > expected.bound + LEAST_GROWTH:
         cause = f"grows, as the rule itself predicts: {sized.too_fast(expected.bound)}"
         return Finding(Verdict.FAIL, cause, Reason.PREDICTED_GROWTH)
     cause = (
