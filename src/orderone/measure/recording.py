@@ -256,8 +256,8 @@ class Probe:
     ) -> None:
         """Record weights and gradients before a step: some optimizers write into gradients.
 
-        With a closure there are no gradients yet, and those that a GradScaler leaves to the
-        optimizer are not unscaled yet.
+        Gradients are recorded later in two cases: a closure has not computed them yet, or a
+        GradScaler has left it to the optimizer to unscale them.
         """
         if not self._is_due:
             return

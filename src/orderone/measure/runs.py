@@ -389,7 +389,7 @@ def _adding_state(
 ) -> Iterator[None]:
     """Add the state that the model has when the context opens, if it is wanted.
 
-    With a fixed batch, the pass inside the context shows it; otherwise another pass is run.
+    With a fixed batch, it is recorded in the pass inside the context; otherwise in an extra pass.
     """
     layers = options.layers
     if not layers or not wanted:
