@@ -8,6 +8,8 @@ for every hidden and readout matrix and every step, on training tokens and on he
 exponents decide which learning rates are stable: `theory.exponents.max_lr`, `rules.from_alignment`.
 Expect omega = 1/2 in hidden layers and nearly 1 at the readout (erratum S0.5), alpha near 1 on
 training tokens, and u rising from 1/2 at the first step (S0.6).
+
+S0: Stratos, "Scale-Invariant Parameterizations".
 """
 
 from collections.abc import Iterator, Sequence
@@ -131,7 +133,7 @@ class _Study:
     ):
         self.builder = builder
         self.widths = widths
-        self.settings = settings  # of `plan`
+        self.settings = settings  # keyword arguments of `plan`
         self.steps = steps
         self.seeds = seeds
         self.loss = loss

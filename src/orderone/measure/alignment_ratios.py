@@ -17,6 +17,8 @@ The exponent e of a ratio is omega, alpha or u:
 A role has one exponent: the ratios of its layers are averaged (in the logarithm) within each run
 and then fitted. This gives the mean of the layers' exponents, and an interval that respects that
 layers of one run are not independent.
+
+S0: Stratos, "Scale-Invariant Parameterizations".
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +54,7 @@ HELD_OUT = "held-out"
 FEWEST_TOKENS = 8
 COLUMNS = ["width", "seed", "step", "module", "role", "tokens", "quantity", "ratio"]
 NAMED = 4  # modules in a note
-DECIMALS = 2  # of exponents that are passed on; a few widths do not determine more
+DECIMALS = 2  # digits of the exponents in `as_alignment`; a few widths do not determine more
 
 Inputs = dict[str, Tensor]  # by layer
 Ratio = tuple[str, str, str, str, float]  # layer, role, tokens, quantity, ratio
@@ -97,9 +99,9 @@ class Layer:
 
     @torch.no_grad()
     def is_linear(self, x: Tensor) -> bool:
-        """Return whether the layer is odd and homogeneous in the weight, bit for bit.
+        """Return whether the weight times -2 gives exactly the output times -2.
 
-        Multiplication by -2 is exact.
+        Multiplication by -2 has no rounding error.
         """
         if next(self.module.children(), None) is not None:
             return False
@@ -151,7 +153,7 @@ def layers_of(model: nn.Module, roles: Mapping[str, str]) -> tuple[list[Layer], 
         for place in item.places:
             if not _is_matrix(place) or matrices.count(place.module) > 1:
                 continue
-            assert place.layout is not None  # of a matrix
+            assert place.layout is not None  # `_is_matrix` has checked it
             fan_in = item.shape[place.layout.fan_in[0]]
             layers.append(Layer(place.module, role, modules[place.module], place.attribute, fan_in))
             applied_alone = True
@@ -167,7 +169,8 @@ def _is_matrix(place: Place) -> bool:
 def _aligned_role(item: Item, role: str) -> str:
     """Return the role if alignment is measured for it, else an empty string.
 
-    An embedding that one module looks up and another applies as a matrix is the readout there.
+    If one module uses a tensor as an embedding and another applies it as a matrix, the tensor is
+    the readout of the second.
     """
     kinds = {place.layout.kind for place in item.places if place.layout is not None}
     if role == Role.EMBEDDING and kinds >= {"lookup", "matrix"}:

@@ -169,7 +169,7 @@ class _Study:
         self.builder = builder
         self.axis = builder.axis
         self.sizes = sizes
-        self.settings = settings  # of `plan`
+        self.settings = settings  # keyword arguments of `plan`
         self.batches = batches
         self.loss = loss
         self.seeds = seeds
@@ -177,7 +177,7 @@ class _Study:
         self.scheduler = scheduler
         self.notes: list[str] = []
         self.troubles: list[str] = []
-        self.schedule_fault = ""  # what is wrong with the schedule
+        self.schedule_fault = ""  # fault of the schedule; empty if there is none
         self.first_step = 0
         self.plans: dict[int, Plan] = {}
         self.runs: list[Run] = []
@@ -262,7 +262,7 @@ class _Study:
     def _fixed(self) -> bool:
         """True if all batches are the same, and passes on them draw no random numbers.
 
-        Training passes then also show how far outputs have changed.
+        Changes of outputs are then measured in the training passes, without extra passes.
         """
         same = all(batch is self.batches[0] for batch in self.batches)
         return same and not draws_randomly(self.small, on_device(self.batches[0], self.small))
@@ -311,9 +311,10 @@ class _Study:
         self.runs.append(run)
 
     def _options(self, model: nn.Module, seed: int) -> RunOptions:
-        """Return what to measure.
+        """Return the measurements to make with this seed.
 
-        What is not random, or only explains verdicts, is measured with the first seed only.
+        Quantities that are not random, or that only explain verdicts, are measured with the first
+        seed only.
         """
         if seed == self.seeds[0]:
             return RunOptions(self._fixed, True, self._layers(model), self._quantities)
@@ -326,7 +327,7 @@ class _Study:
     def _layers(self, model: nn.Module) -> list[Layer]:
         """Return the matrices whose alignment can be measured.
 
-        One module applies each of them, to enough tokens.
+        Each is applied by one module alone, to enough tokens.
         """
         if self.family is None or self.axis == "depth":
             return []
@@ -348,9 +349,10 @@ class _Study:
         return replace(self.plans[size], model=model, planned={})
 
     def _check_schedule(self, setup: Setup) -> None:
-        """Note whether the learning rates leave the ratios of the plan.
+        """Set `schedule_fault` if the learning rates do not stay in the ratios of the plan.
 
-        An optimizer that the plan has just made keeps them, unless a scheduler changes them.
+        There is nothing to check for an optimizer that the plan has just made, unless there is a
+        scheduler.
         """
         made_here = setup.plan is None or self.is_planned_here
         if self.schedule_fault or (made_here and setup.scheduler is None):

@@ -43,7 +43,7 @@ from orderone.theory import activations
 
 QUANTITIES = ("q_aa", "q_ab", "c_ab", "g_aa", "g_ab", "abs_g_ab", "l1_g_ab")
 WEIGHTS: dict[str, type[Weights]] = {"implied": Implied, "drawn": Drawn}
-FEWEST_LAYERS = 3  # for a line with an interval
+FEWEST_LAYERS = 3  # smallest number of points for a fitted line with an interval
 LIVE = 12  # vectors of a layer in memory, besides its weights
 
 ActivationInput: TypeAlias = Annotated[str | activations.Activation | Function, UserInput]

@@ -12,10 +12,10 @@ from orderone.observe.batches import Batch, ModelInputs
 from orderone.planning import Plan
 from orderone.theory.exponents import Parameterization
 
-# what `build` returns
+# return value of `build`
 Built: TypeAlias = Annotated[nn.Module | Plan | tuple[object, ...] | list[object], UserInput]
 Scheduler: TypeAlias = Annotated[LRScheduler, UserInput]  # ReduceLROnPlateau is one
-Progress: TypeAlias = Callable[[int, int, str], None]  # runs done, of all, the present one
+Progress: TypeAlias = Callable[[int, int, str], None]  # runs done, number of runs, current run
 
 BuildInput: TypeAlias = Annotated[Callable[[int], Built], UserInput]
 SizesInput: TypeAlias = Annotated[Iterable[int], UserInput]

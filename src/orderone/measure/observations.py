@@ -207,14 +207,14 @@ class StudyResult:
     depth_rule: object  # the `depth` of the plan
     family: Family | None  # None: the model could not be planned
     plans: Mapping[int, Plan]  # requirements of the rule, by size
-    user_plan: Plan | None  # that `build` returned, for the largest model
+    user_plan: Plan | None  # the plan that `build` returned for the largest model
     has_user_optimizer: bool  # `build` returned an optimizer: the gauge is not known
     first_step: int  # the first step that follows the law of the optimizer
     frozen: tuple[str, ...]  # patterns of tensors that are not trained on purpose
     undone: tuple[str, ...]  # changes that the applied plan leaves to the model's code
-    schedule_fault: str  # what is wrong with the schedule, empty if nothing is
+    schedule_fault: str  # fault of the schedule; empty if there is none
     notes: tuple[str, ...]
-    troubles: tuple[str, ...]  # notes that keep a check from passing
+    troubles: tuple[str, ...]  # notes that make PASS impossible
     provenance: Mapping[str, object]
     interrupted: bool
 

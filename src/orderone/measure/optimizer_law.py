@@ -5,10 +5,12 @@ The degree is the power of the gradient's size that a step follows:
     RMS(dW of steps on c g) = c^degree RMS(dW of steps on g)
 
 It is 0 where steps are normalized (Adam, Lion, Muon) and 1 where they are proportional to the
-gradient (SGD). S0 (12) has a law for each. So the degree tells by which law to judge an optimizer
-of an unknown class, and from which step on: the first five steps of RAdam are those of SGD with
+gradient (SGD). S0 (12) has a law for each. So the degree decides by which law an optimizer of an
+unknown class is judged, and from which step on: the first five steps of RAdam are those of SGD with
 momentum. It is measured without weight decay and with gradients of size one, for which eps is
 negligible.
+
+S0: Stratos, "Scale-Invariant Parameterizations".
 """
 
 import math

@@ -55,9 +55,9 @@ COLUMNS = ["step", "module", "quantity", *records.SIZES]
 
 
 class TrainingBatch:
-    """Stands for a fixed batch where every training pass uses the same batch.
+    """Marker, instead of a fixed batch: every training pass uses the same batch.
 
-    The training passes then show the changes, and no pass is repeated.
+    Changes are then measured in the training passes, and no pass is repeated.
     """
 
 
@@ -94,8 +94,8 @@ class Probe:
         self._of_training_passes = self._recorded_in_training()
         self._is_due = True  # whether this step is recorded
         self._has_begun = False
-        self._comparing = False  # during a pass on the fixed batch
-        self._gradients_later = False  # they are not ready before the optimizer's step
+        self._comparing = False  # True during a pass on the fixed batch
+        self._gradients_later = False  # True if gradients are ready only at the optimizer's step
         self._history = History()
         self._parameters: dict[str, Tensor] = {}
         for name, item in inventory(model).items():
@@ -104,7 +104,7 @@ class Probe:
         self._updates = Updates()
         self._overwritten: dict[Key, bool] = {}  # whether code writes into it after it was recorded
         self._reference = ReferenceOutputs()
-        self._identities = Identities()  # of tensors in a pass on the fixed batch
+        self._identities = Identities()  # numbers of the tensors in a pass on the fixed batch
         self._recorder = StepRecorder(self.quantities, self._overwritten)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -256,8 +256,8 @@ class Probe:
     ) -> None:
         """Record weights and gradients before a step: some optimizers write into gradients.
 
-        With a closure there are no gradients yet, and those that a GradScaler leaves to the
-        optimizer are not unscaled yet.
+        Gradients are recorded later in two cases: a closure has not computed them yet, or a
+        GradScaler has left it to the optimizer to unscale them.
         """
         if not self._is_due:
             return

@@ -28,7 +28,7 @@ UNITS = {
 }
 PROVENANCE = "provenance"
 
-# of all software that a number depends on
+# software that results depend on -> its version
 VERSIONS = {
     "orderone": VERSION,
     "torch": torch.__version__,

@@ -142,7 +142,7 @@ class Setup:
     model: nn.Module
     optimizer: Optimizer
     scheduler: Scheduler | None = None
-    plan: Plan | None = None  # that scaled the model, if there is one
+    plan: Plan | None = None  # the plan that scaled the model, if there is one
 
 
 def read_setup(
@@ -311,11 +311,12 @@ class Training:
 class RunOptions:
     """Measurements to make in one run."""
 
-    # all batches are the same, and passes draw no random numbers: training passes show changes
+    # all batches are the same, and passes draw no random numbers: changes are measured in training
+    # passes
     fixed: bool
     decay: bool = False  # measure the weight decay by itself
-    layers: Sequence[Layer] = ()  # whose alignment to measure across the last step
-    quantities: tuple[Quantity, ...] = QUANTITIES  # to record
+    layers: Sequence[Layer] = ()  # layers whose alignment to measure across the last step
+    quantities: tuple[Quantity, ...] = QUANTITIES  # quantities to record
 
 
 def train(
@@ -392,7 +393,7 @@ def _adding_state(
 ) -> Iterator[None]:
     """Add the state that the model has when the context opens, if it is wanted.
 
-    With a fixed batch, the pass inside the context shows it; otherwise another pass is run.
+    With a fixed batch, it is recorded in the pass inside the context; otherwise in an extra pass.
     """
     layers = options.layers
     if not layers or not wanted:
@@ -448,8 +449,8 @@ def copies_of(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor]
 class Decay:
     """Effect of weight decay in one step."""
 
-    fractions: Mapping[str, Moments] = field(default_factory=dict)  # by which each tensor shrinks
-    # RMS of the penalty that is added to a gradient before that is normalized
+    fractions: Mapping[str, Moments] = field(default_factory=dict)  # tensor -> lost fraction
+    # RMS of the penalty that is added to a gradient before their sum is normalized
     penalties: Mapping[str, float] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 

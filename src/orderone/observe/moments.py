@@ -117,7 +117,7 @@ def local(x: Tensor) -> Tensor:
 def version(x: Tensor) -> int:
     """Return the number of writes into a tensor; -1 for tensors of inference mode.
 
-    Those have no counter, and cannot be written into.
+    Tensors of inference mode have no counter.
     """
     try:
         return version_counter(x)

@@ -6,14 +6,14 @@ from enum import StrEnum
 class Quantity(StrEnum):
     """A measured quantity of a module or tensor; compares and prints like its plain string."""
 
-    # of modules
+    # quantities of modules
     INPUT = "input"
     OUTPUT = "output"
     OUTPUT_GRADIENT = "output gradient"
-    CHANGE = "change"  # of the output on a fixed batch, since the first step
-    SCORES = "scores"  # that enter the softmax of attention
+    CHANGE = "change"  # change of the output on a fixed batch, since the first step
+    SCORES = "scores"  # inputs of the softmax in attention
     SCORE_CHANGE = "score change"
-    # of tensors
+    # quantities of tensors
     WEIGHT = "weight"
     GRADIENT = "gradient"
     UPDATE = "update"

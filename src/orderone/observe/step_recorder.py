@@ -1,7 +1,7 @@
 """Record the steps of a training: sizes of tensors under the names of modules and quantities.
 
 A tensor that several modules return is sized once. Hooks on the outputs record their gradients.
-Slots of a ledger stand for sizes until `end` requests the numbers. Updates and changes of outputs
+Sizes stay in the slots of a ledger until `end` reads the numbers. Updates and changes of outputs
 are differences to copies from before a step or from a first pass.
 """
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 State: TypeAlias = dict[str, Tensor]
 Settings: TypeAlias = Mapping[str, Tensor]
-Options: TypeAlias = Mapping[str, Any]  # of a constructor: numbers, pairs, strings, None
+Options: TypeAlias = Mapping[str, Any]  # options of a constructor: numbers, pairs, strings, None
 
 
 class TensorUpdates(ABC):

@@ -34,7 +34,7 @@ from orderone.rules.parameterizations import (
     paper_multiplier,
     tied_multiplier,
 )
-from orderone.theory.exponents.updates import UpdateLaw, update_law
+from orderone.theory.exponents.updates import UpdateLaw
 from orderone.torch_compat import WeightNormParametrization, forward_pre_hook_registry
 
 
@@ -62,8 +62,8 @@ class Draft:
         return self.resolved.role
 
     @property
-    def law(self) -> UpdateLaw:
-        return update_law(self.algorithm.law)
+    def update_law(self) -> UpdateLaw:
+        return self.algorithm.update_law
 
     @property
     def trained(self) -> bool:
@@ -88,7 +88,7 @@ class Draft:
 
     def folding(self, multiplier: float, reason: str) -> "Draft":
         """Return the draft after a multiplier is folded into the tensor."""
-        draft = replace(self, factors=self.factors.folding(multiplier, self.law))
+        draft = replace(self, factors=self.factors.folding(multiplier, self.update_law))
         return draft.because(f"folded factor {multiplier:.4g}: {reason}")
 
     def compensating(self, multiplier: float) -> "Draft":
@@ -96,7 +96,7 @@ class Draft:
 
         Initial size and learning rate change, and no multiplier is added.
         """
-        factors = replace(self.factors.with_multiplier(multiplier, self.law), multiplier=1.0)
+        factors = replace(self.factors.with_multiplier(multiplier, self.update_law), multiplier=1.0)
         return replace(self, factors=factors)
 
 
@@ -124,12 +124,13 @@ def weight_norm(drafts: Drafts, model: nn.Module) -> Drafts:
     readout scale with it, although none of their dimensions grows:
 
         initial size     sqrt(r_in) times that of the matrix
-        learning rate    moves the output as the matrix does: sqrt(r_in) times the matrix's for
-                         normalized steps; the same for steps proportional to the gradient, which
-                         has the other root; never larger than at base size
+        learning rate    moves the output as much as the matrix does. For normalized steps:
+                         sqrt(r_in) times the matrix's rate. For SGD: the matrix's rate, because
+                         the gradient of a length is sqrt(r_in) times that of an entry. Never
+                         larger than at base size
 
-    After a few steps the direction is aligned with its input, and v h / |v| is of order
-    sqrt(fan-in).
+    Both hold after a few steps: the direction is then aligned with its input, and v h / |v| is of
+    order sqrt(fan-in).
     """
     result = dict(drafts)
     for length_name, direction_name in _weight_norm_pairs(model):
@@ -140,7 +141,7 @@ def weight_norm(drafts: Drafts, model: nn.Module) -> Drafts:
         if matrix.role != Role.READOUT:
             continue
         root = float(matrix.resolved.growth.fan_in) ** 0.5
-        lr = min(1.0, matrix.factors.lr * root ** float(1 - length.law.gradient))
+        lr = min(1.0, matrix.factors.lr * root ** float(1 - length.update_law.gradient))
         result[length_name] = replace(
             length,
             factors=Factors(std=matrix.factors.std * root, lr=lr),
@@ -339,7 +340,7 @@ def gauge(drafts: Drafts, request: Request) -> Adjusted:
         if abs(multiplier - 1) > 1e-12:
             result[name] = replace(
                 draft,
-                factors=draft.factors.with_multiplier(multiplier, draft.law),
+                factors=draft.factors.with_multiplier(multiplier, draft.update_law),
                 multiplier=draft.multiplier * multiplier,  # a tied readout may have one
             )
             multipliers += _hooks(draft, multiplier, request.gauge)

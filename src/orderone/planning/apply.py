@@ -122,9 +122,10 @@ def _is_rescaled(row: "Row", resized: set[str]) -> bool:
 def _blank(plan: "Plan", tensors: Mapping[str, Tensor], now: Mapping[str, Initial]) -> set[str]:
     """Return the tensors whose memory was never written.
 
-    They had no memory when the plan was made, and no in-place operation changed them since. It is
-    all of them or none: memory that was used before may contain plausible values in a few tensors;
-    assigned values, which count as no operation either, are plausible in all of them.
+    They had no memory when the plan was made, and no in-place operation changed them since. If all
+    such tensors have plausible sizes, values were assigned to them (assignment does not raise the
+    version counter), and none is blank. If one is implausible, all are blank: reused memory can
+    look plausible by chance.
     """
     untouched: list[Row] = []
     for row in plan.rows:

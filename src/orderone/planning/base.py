@@ -283,7 +283,7 @@ def _is_derived(config: Configuration, stored: Mapping[str, object], key: str) -
     try:
         without = type(config).from_dict(settings)
         return getattr(without, key, None) == stored[key]
-    except Exception:  # the configuration needs the number
+    except Exception:  # the configuration cannot be made without the number
         return False
 
 
@@ -395,7 +395,7 @@ def _agree(measured: Initial, drawn: Initial, samples: int) -> bool:
 def _reinitialised(model: nn.Module, wanted: Mapping[str, Item]) -> dict[str, Initial]:
     """Return the sizes of those tensors that the model's own code initialises."""
     by_name: dict[str, Initial] = {}
-    by_stack: dict[tuple[str, tuple[int, ...]], Initial] = {}  # and shape
+    by_stack: dict[tuple[str, tuple[int, ...]], Initial] = {}  # by stack and shape
     initialise = getattr(model, "_init_weights", None)
     with seeded(0):
         for path, module in _units(model):

@@ -143,12 +143,12 @@ class Family:
 
     request: Request
     base: Base
-    seen: ForwardFacts
+    facts: ForwardFacts
     options: PlanOptions
 
     def plan(self, model: nn.Module) -> Plan:
         """Return the plan for one of the models."""
-        facts = self.seen
+        facts = self.facts
         if shapes_of(model) == self.base.shapes:
             facts = replace(facts, scores=())  # nothing grows
         elif self.options.probe and facts.scores:

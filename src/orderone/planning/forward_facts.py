@@ -75,6 +75,7 @@ class ForwardFacts:
     powers: Mapping[tuple[str, str], float] = field(default_factory=dict)
     branches: Mapping[str, str] = field(default_factory=dict)  # "last" or "inside"
     open_branches: bool = False  # a branch ends without a parameter that could take a factor
+    # readout -> tensors of the norm before it, which can take its multiplier
     carriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scores: tuple[Score, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -214,8 +215,10 @@ def _branches(traced: Trace) -> dict[str, str]:
 
 
 def _is_in_the_target(names: tuple[str, ...], pair: Pair) -> bool:
-    """Return whether the target has the same norm; in an instance with fewer layers, a norm inside
-    a layer corresponds to those of many layers."""
+    """Return whether the target has the same norm.
+
+    False for a norm inside a layer of a small instance: it represents the norms of many layers.
+    """
     return not pair.owned or not any("*" in stack_of(name) for name in names)
 
 

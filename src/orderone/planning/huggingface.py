@@ -36,7 +36,10 @@ def small_pair(
 
 
 def proportional_to(model: nn.Module, ours: Configuration, theirs: Configuration) -> Configuration:
-    """Return a small configuration with the proportions of the target, which runs if it does."""
+    """Return the configuration of a small copy of the target.
+
+    If the copy does not run either, the sizes of the base are not to blame.
+    """
     return _narrowed(model, few_layers(model, ours), _width_keys(ours.to_dict(), theirs.to_dict()))
 
 

@@ -41,7 +41,7 @@ MOST_NOTES = 4
 class Observation:
     """An exponent of the width, observed and predicted."""
 
-    name: str  # of a module (output) or a tensor (gradient)
+    name: str  # module (for an output) or tensor (for a gradient)
     quantity: str
     observed: float
     predicted: float

@@ -221,7 +221,7 @@ class Request:
 @cache
 def _parameterization(rule: Rule, law: str) -> Parameterization:
     if not isinstance(rule, Parameterization):
-        return rules.get(rule, law)
+        return rules.get(rule, law)  # a law is the name of an optimizer that has this update law
     if rule.rates_for is None or rule.rates_for[0] == law:
         return rule
     return rule.with_c(solve(rule, law, rule.rates_for[1]).c)

@@ -395,7 +395,7 @@ def fused_options(plan: Plan) -> dict[str, Any]:
 def _must_decay_as_planned(made: Optimizer, plan: Plan) -> None:
     """Raise an InputError if a subclass of Adam decouples weight decay, or one of AdamW does not.
 
-    That is another update law.
+    Such an optimizer follows another update law than the plan.
     """
     record = ALGORITHMS[plan.settings.optimizer]
     other = record.other_decay

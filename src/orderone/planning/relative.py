@@ -4,11 +4,16 @@ At base size every factor is 1.
 
 The path of a learning rate:
 
-    planning.roles.resolve       role of the tensor, and the growth of its fan-in and fan-out
-    rules.get                    exponents of the rule; theory.exponents.solve derives the rates
-    rules.parameterizations      `width_factors`: factors of this role, growth and update law
-    planning.adjustments         residual branches, constants in the code, tied tensors, gauge
-    _row                         the base's learning rate times its factor
+    roles/resolve.py             role of the tensor, and the growth of its fan-in and fan-out
+    options.py                   `Request.parameterization`: the rule for this update law.
+                                 `rules.get` takes a and b from rules/tables.py, and c from
+                                 theory/exponents/solver.py
+    rules/parameterizations.py   `width_factors`: factors of this role, growth and update law
+    `_factors`                   divides by the factor that torch.optim.Muon applies to lr
+    adjustments.py               in this order: weight norm, constants in the forward code, residual
+                                 branches, attention scores, tied readouts, gauge
+    options.py                   `Request.lr_of`: the user's learning rate, for the base
+    `_row`                       the product of the user's learning rate and the factor
 """
 
 from collections.abc import Iterable, Sequence
@@ -184,8 +189,10 @@ class _Comparison:
             factors = width_factors(rule, resolved.role, resolved.growth, algorithm.law)
         interior = bool(self.facts.outputs) and not evidence.is_output
         if resolved.role == Role.READOUT and interior:
-            # the gradient at its output is a sum over the width with random signs
+            # its output goes on into the network: the gradient of this output is a sum over the
+            # width of the next layer, of terms with independent signs
             factors = replace(factors, gradient=resolved.growth.fan_in**-0.5)
+        # 1 except for Muon: its step multiplies lr by a function of the shape
         target = algorithm.rate_factor(evidence.item.shape)
         base = algorithm.rate_factor(evidence.base_shape)
         return replace(factors, lr=factors.lr / (target / base))

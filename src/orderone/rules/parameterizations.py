@@ -4,8 +4,9 @@ Everything here is a pure function. `get` derives the learning-rate exponents c 
 `width_factors` and `depth_factors` return the factors of a tensor whose dimensions grew.
 
 **Width.** A rule's exponents are powers of one width n. A real tensor has two dimensions, which may
-grow by different ratios, so each power of n goes to the dimension that it comes from. Folded
-(a = 0), with r_in and r_out the growth of fan-in and fan-out:
+grow by different ratios, so each power of n goes to the dimension that it comes from. The rule is
+folded first: its multipliers n^-a move into initial sizes and learning rates, so that a = 0
+(`canonical`, the gauge "folded"). With r_in and r_out the growth of fan-in and fan-out:
 
     embedding, vector   r_out^-x_e        no sum over a growing dimension: the powers belong to the
                                           output
@@ -13,9 +14,10 @@ grow by different ratios, so each power of n goes to the dimension that it comes
     hidden              r_out^-x_e r_in^-(x_h - x_e)
 
 for x = b (initial size) and x = c (learning rate), where x_e, x_h, x_r are the folded exponents of
-embedding, hidden and readout; muP with Adam has c = 0, 1, 1. Both limits are right: for muP and
-Adam the hidden rate is r_in^-1, for SGD it is r_out / r_in, as the spectral condition says (Yang,
-Simon & Bernstein 2023, arXiv:2310.17813). Gradients belong to the output of their tensor,
+embedding, hidden and readout. muP with Adam has folded c = 0, 1, 1; `get("mup").c` is 1/2, 1, 1/2,
+because its table has a = -1/2, 0, 1/2. Both limits are right: for muP and Adam the hidden rate is
+r_in^-1, for SGD it is r_out / r_in, as the spectral condition says (Yang, Simon & Bernstein 2023,
+arXiv:2310.17813). Gradients belong to the output of their tensor,
 RMS(W') = r_out^-g; a readout's to its input.
 
 **Depth.** A residual branch is multiplied by r_L^-alpha, r_L = L / L_base: alpha = 1/2 is Depth-muP
@@ -227,8 +229,11 @@ def width_factors(
     p: Parameterization, role: Name, growth: Growth, optimizer: Name = "adam"
 ) -> Factors:
     """Return the folded factors of a tensor of this role: no multiplier, only initialization and
-    learning rate."""
-    folded, g = _folded(p, optimizer)
+    learning rate.
+
+    `optimizer` names an update law of `theory.exponents` ("adam", "adamw", "sgd", ...).
+    """
+    folded, g = _folded_with_gradients(p, optimizer)
     std = _power(growth, *_exponents(folded.b, role))
     lr = _power(growth, *_exponents(folded.c, role))
     gradient = _power(growth, *_gradient_exponents(g, role))
@@ -236,7 +241,10 @@ def width_factors(
 
 
 @lru_cache
-def _folded(p: Parameterization, optimizer: str) -> tuple[Parameterization, Exponents]:
+def _folded_with_gradients(
+    p: Parameterization, optimizer: str
+) -> tuple[Parameterization, Exponents]:
+    """Return the rule in the gauge "folded", and its exponents of gradients."""
     folded = canonical(p, optimizer)
     return folded, gradient_exponents(folded)
 
@@ -268,7 +276,7 @@ def tied_multiplier(p: Parameterization, fan_in: float, optimizer: Name = "adam"
 
     No gauge shift removes it (`gauge(tied=True)`).
     """
-    folded, _ = _folded(p, optimizer)
+    folded, _ = _folded_with_gradients(p, optimizer)
     return fan_in ** -float(folded.b[Role.READOUT] - folded.b[Role.EMBEDDING])
 
 

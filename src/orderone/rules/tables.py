@@ -44,8 +44,9 @@ NTK = RuleTable(
     b=(0, 0, 0, 0),
 )
 
-# Maximal update parameterization: the readout is divided by another sqrt(n), so that (24) holds
-# even for omega = 1. S0 appendix B, Table 1; equivalent to `mf`.
+# Maximal update parameterization: the readout is divided by another sqrt(n), so that W dh in the
+# logits does not grow even if W and dh are fully aligned: S0 (24) with omega = 1. S0 appendix B,
+# Table 1; equivalent to `mf`.
 MUP = RuleTable(
     "mup",
     a=("-1/2", 0, "1/2", 0),

@@ -44,7 +44,7 @@ from orderone.theory.exponents import Parameterization, max_lr
 TRANSFERS = "transfers"
 MOVES = "does not transfer"
 UNKNOWN = "not enough data"
-# smallest numbers that allow a verdict
+# a verdict needs at least as many sizes, learning rates and seeds
 SIZES = 3
 RATES = 5
 SEEDS = 2
@@ -59,7 +59,7 @@ class Drift:
     low: float
     high: float
     error: float  # standard error of the slope
-    # for full and worst alignment; nan where there is no prediction
+    # predicted slopes for full and for worst alignment; nan where there is no prediction
     predicted: tuple[float, float]
     verdict: str
     why: str

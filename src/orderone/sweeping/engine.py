@@ -41,7 +41,9 @@ class Engine:
             if self.stacked is True:
                 raise
             reason = str(error)
-        except Exception as error:  # one trial, or all together (memory); single runs show which
+        except Exception as error:
+            # the error may come from one trial, or from the stack (out of memory): train the rest
+            # one by one to find out
             if self.stacked is True:
                 for trial in trials:
                     if trial.key not in done:

@@ -277,7 +277,8 @@ def check_build(build: object, sizes: Sequence[str], arguments: Sequence[str]) -
 def _check_no_argument_missing(left: Sequence[Parameter], by_order: int) -> None:
     """Raise an InputError if `build` requires an argument that the sweep does not pass.
 
-    Of the parameters that are `left`, the first `by_order` positional ones get a size.
+    `left` are the parameters that are not passed by name. The first `by_order` positional ones of
+    them are passed a size.
     """
     needed: list[str] = []
     for parameter in left:

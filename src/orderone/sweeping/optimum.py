@@ -72,7 +72,7 @@ class Optimum:
     resolution: float  # standard error from the grid
     seeds: int
     loss: float
-    bend: float  # a of the parabola
+    bend: float  # a of the parabola m* + a (x - x*)^2
     beyond: str = INSIDE
 
     @property

@@ -86,7 +86,7 @@ class Sweep:
         for key, trial in self.trials.items():
             if key in self.outcomes:
                 rows.append(_row(trial, self.outcomes[key]))
-        names: dict[str, None] = {}  # of all rows, in the order in which they first appear
+        names: dict[str, None] = {}  # columns of all rows, in the order in which they first appear
         for row in rows:
             names.update(dict.fromkeys(row))
         settings = [name for name in (*KNOWN, *names) if name in names and name not in _FACTS]

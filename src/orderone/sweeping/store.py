@@ -103,7 +103,8 @@ class Store:
 
     def _warn(self, why: str) -> None:
         if self.trouble is None:
-            # It waited once; the trainings must not wait each time.
+            # The first failed write waited the full timeout; later ones wait one second, so that
+            # training is not held up.
             self._database.execute("PRAGMA busy_timeout = 1000")
             text = (
                 f"store: cannot write to {self.path} ({why}); training continues, and finished"

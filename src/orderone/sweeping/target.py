@@ -1,12 +1,15 @@
 """Settings for a size that was not tuned: learning rate, reason, and expected extra loss.
 
+Let x = log2(learning rate), x* the best x of a size, and k the number of doublings from the size
+that x was taken from to the target:
+
     Using x at the target costs a (x*(target) - x)^2, and x* moves by drift k in k doublings, so
     on average regret = a ((drift k)^2 + (error of the drift)^2 k^2)
 
-with the bend a of the largest size that was run, which is the nearest one. If the trainings
-contradict every learning rate that could be used, `target` raises an error with the reason: an
-optimum beyond the grid is still known to lie on one side of it, and a drift outside the tolerance,
-even without enough data, does not justify using the same rate.
+with the bend a of the loss at the largest size that was run. If the trainings contradict every
+learning rate that could be used, `target` raises an error with the reason. An optimum beyond the
+grid is still known to lie on one side of it. A drift outside the tolerance, even without enough
+data, does not justify using the same rate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +30,9 @@ from orderone.sweeping.optimum import ABOVE, INSIDE, Optimum
 POOLED = "pooled"
 LARGEST = "largest"
 EXTRAPOLATED = "extrapolated"
-HALF_A_STEP = 0.5  # octaves; an optimum so close to the end of a grid of ratio 2 appears at it
+# octaves, for a grid of ratio 2: the best point of the grid is the last one if the optimum is this
+# close to it
+HALF_A_STEP = 0.5
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ class Transfer:
     def chosen(self) -> str:
         """Recommended rule: one that transfers, else one without a verdict, else any.
 
-        Of several such rules, the one with the lowest loss at the largest size.
+        If there are several, it is the one with the lowest loss at the largest size.
         """
         order = (TRANSFERS, UNKNOWN, MOVES)
         return min(

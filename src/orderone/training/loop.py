@@ -150,7 +150,8 @@ class TrainingLoop:
         losses = self.step.evaluate()
         if losses is None:
             return
-        if self.check_each_loss:  # numpy and torch round sums differently; stores have numpy's
+        if self.check_each_loss:
+            # stored results were averaged by numpy, and numpy and torch round sums differently
             mean = float(np.mean(losses.tolist()))
         else:
             mean = float(self.world.mean(losses.mean()))

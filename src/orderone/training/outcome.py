@@ -87,7 +87,7 @@ def make_outcome(
     """Return the outcome of a trial that finished, diverged or was stopped."""
     current = evaluation
     if stopped_at is not None:
-        current = ()  # it was measured before the trial stopped
+        current = ()  # the last evaluation may be older than the last loss
     dtype = np.float64 if precision == "float64" else np.float32
     return Outcome(
         key=key,

@@ -27,7 +27,7 @@ class Step:
     module: nn.Module  # holds the parameters
     forward: nn.Module  # called for the loss: `module`, or its wrapper for several processes
     optimizer: Optimizer
-    rates: tuple[float, ...]  # of the optimizer's groups, before the schedule
+    rates: tuple[float, ...]  # learning rates of the groups, before the schedule
     source: Source
     data_seed: int
     loss_function: Loss | None

@@ -69,7 +69,7 @@ def train(
             device. Not for sharded models (fsdp).
         loss: As in `coord_check`; by default the loss of the task, the loss that the model
             returns, or cross entropy or mean squared error by the type of the targets.
-        schedule, warmup, final: Factor of all learning rates; see `orderone.sweeping.schedule`.
+        schedule, warmup, final: Factor of all learning rates; see `orderone.training.schedule`.
         accumulate: Batches per update.
         clip: Largest norm of the gradient; a larger gradient is scaled down.
         precision: float32, bfloat16 (autocast) or float64.

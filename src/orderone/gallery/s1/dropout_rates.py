@@ -117,10 +117,10 @@ def agrees(line: Line, column: str) -> bool | None:
     room = 1 + FINITE / line.width
     if not line.low / room <= line[column] <= line.high * room:
         return False
-    return True if tells(line) else None
+    return True if is_narrow(line) else None
 
 
-def tells(line: Line) -> bool:
+def is_narrow(line: Line) -> bool:
     """Return whether the interval is narrow enough to distinguish chi_1 from chi_2; one percent if
     these are equal."""
     return line.high / line.low - 1 < max(abs(line.chi1 / line.chi2 - 1) / 2, 0.01)

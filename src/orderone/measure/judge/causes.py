@@ -54,7 +54,7 @@ class Context:
     def wrong_start(self, line: Judgement) -> tuple[float, float] | None:
         """Return the measured and the expected exponent of a tensor's initial size.
 
-        None, unless the line is an update that is off only because of that size.
+        Return None unless the line is an update that is wrong only because of that size.
         """
         if line.quantity not in UPDATES or self.expectations is None:
             return None
@@ -120,7 +120,7 @@ def _has_one_rate(study: StudyResult) -> bool:
 def _has_unscaled_branches(study: StudyResult) -> bool:
     if study.axis != "depth" or study.family is None or study.depth_rule is not None:
         return False
-    return bool(study.family.seen.branches)
+    return bool(study.family.facts.branches)
 
 
 # --- faults that show everywhere at once ----------------------------------------------------------

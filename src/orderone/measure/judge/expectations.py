@@ -2,7 +2,8 @@
 
 `TheoryExpectations` takes sizes of weights, gradients and updates from the plan, tensor by tensor:
 it sets initial sizes and learning rates. Sizes of activations follow from `theory.exponents.rms`,
-by the role of the module that computes them. A plan may write the same network in another gauge (a
+by the role of the module that computes them, in the network of Stratos, "Scale-Invariant
+Parameterizations". A plan may write the same network in another gauge (a
 tied readout's multiplier sits in the gain of the norm before it). This moves an activation by a
 power that the plan knows, its change by the same power and its gradient by the inverse.
 
@@ -33,8 +34,7 @@ from orderone.theory.exponents import Parameterization, rms
 if TYPE_CHECKING:
     from orderone.planning import Plan, Row
 
-# hidden layers of the network of S0 whose exponents are used; with more, growth would add up
-DEPTH = 1
+DEPTH = 1  # one hidden layer: with more, the growth of each layer would multiply
 LAYERS: dict[str, int] = {
     Role.EMBEDDING: 1,
     Role.VECTOR: DEPTH + 1,
@@ -42,7 +42,7 @@ LAYERS: dict[str, int] = {
     Role.READOUT: DEPTH + 2,
 }
 LEVEL = 0.1  # smaller exponents mean that a quantity does not depend on the size
-CONFIDENCE = 0.99  # of fits whose interval is not used
+CONFIDENCE = 0.99  # any value will do: only the exponents of these fits are used
 
 
 # --- theory ---------------------------------------------------------------------------------------
@@ -56,9 +56,9 @@ class TheoryExpectations:
     optimizer_law: str
     small: "Plan"
     large: "Plan"
-    ratio: float  # of the sizes of the two
+    ratio: float  # largest size divided by the smallest
     same_output: Mapping[str, str]  # module -> the module whose output it returns
-    grows: Callable[[str], bool]  # whether a module's output has more entries in a larger model
+    grows: Callable[[str], bool]  # True if a module's output has more entries in a larger model
     key: Callable[[str], str]  # the common name of a layer in both models
     in_depth: bool = False  # the models differ in depth: the residual stream is of order one
 
@@ -108,7 +108,7 @@ class TheoryExpectations:
         follows_gradient = update_law.gradient > 0 and quantity in UPDATES
         return Expected(
             exponent,
-            two_sided=not is_gradient,
+            two_sided=True,
             role=row.role,
             rough=is_gradient or follows_gradient,
         )
@@ -125,7 +125,7 @@ class TheoryExpectations:
         return self._exponent(name, lambda row: row.factors.gradient)
 
     def _update(self, name: str) -> float:
-        """Return the exponent of one step of the tensor's optimizer: S0 (12)."""
+        """Return the exponent of one step of the tensor's optimizer (Eq. 12 of Stratos)."""
         rate = self._exponent(name, lambda row: row.lr)
         update_law = ALGORITHMS[self.rows[name][1].optimizer].update_law
         if update_law.spectral:  # the size of entries depends on the rank of the gradient
@@ -175,6 +175,8 @@ class TheoryExpectations:
     def _sizes(self) -> dict[str, float]:
         """Exponents at initialization, and of the changes (Δ) in training."""
         sizes = rms(self.parameterization, DEPTH)
+        # most rules derive their rates with full alignment; here the readout's weights may also be
+        # aligned with the changes of its input, as training makes them: growth is then predicted
         after_a_step = rms(
             self.parameterization,
             DEPTH,
@@ -218,7 +220,8 @@ class TheoryExpectations:
             role = self._role(weight, module)
             implied = self._output(weight, maker)
         if not role and not self.grows(module) and quantity != Quantity.OUTPUT_GRADIENT:
-            # an output of fixed size: logits in another form, or no signal at all
+            # no tensor computes this output and its size is fixed (a reshaped logit, a loss, a
+            # mask): it may not grow
             return Expected(UNKNOWN, bound=0.0)
 
         layer = self._layer(role, module)
@@ -230,7 +233,7 @@ class TheoryExpectations:
             exponent = implied
 
         if quantity == Quantity.OUTPUT_GRADIENT:
-            return Expected(self._sizes[f"h'{layer}"] - gauge_shift, role=role)
+            return Expected(self._sizes[f"h'{layer}"] - gauge_shift, two_sided=True, role=role)
         if quantity == Quantity.CHANGE:
             change = self._sizes[f"Δh{layer}"]
             if role == Role.VECTOR:  # a normalized output cannot change by more than its size
@@ -239,7 +242,7 @@ class TheoryExpectations:
         return Expected(exponent, bound=gauge_shift, two_sided=known, role=role)
 
     def _layer(self, role: str, module: str) -> int:
-        """Return the layer of the network of S0 that a module with this role corresponds to."""
+        """Return the layer of Stratos's network that a module with this role corresponds to."""
         if role in LAYERS:
             return LAYERS[role]
         if self.grows(module):
@@ -321,16 +324,16 @@ class AdjustedExpectations:
             if expected is None:
                 return None
         else:
-            expected = self._with_readout_multiplier(name, quantity)
+            expected = self._predicted(name, quantity)
 
         if quantity == Quantity.OUTPUT and step == 0 and expected.two_sided:
             return self._relative_to_input(name, expected)
-        if quantity == Quantity.PENALTY:  # it scales with the gradient that the rule predicts
+        if quantity == Quantity.PENALTY:  # relative to the gradient, which may be too small
             return replace(expected, bound=-self._gradient_deficit(name))
         if expected.rough and quantity != Quantity.GRADIENT:
             return self._relative_to_gradient(name, quantity, expected)
-        if quantity == Quantity.OUTPUT and step > 0:  # what training adds is bounded, not a law
-            change = self._with_readout_multiplier(name, Quantity.CHANGE)
+        if quantity == Quantity.OUTPUT and step > 0:  # the change has only an upper bound
+            change = self._predicted(name, Quantity.CHANGE)
             exponent = _larger(expected.exponent, change.exponent)
             return replace(expected, exponent=exponent, two_sided=False)
         return expected
@@ -388,8 +391,8 @@ class AdjustedExpectations:
             return replace(expected, two_sided=expected.role == Role.READOUT)
         return replace(expected, exponent=expected.exponent + self._input(maker))
 
-    def _with_readout_multiplier(self, name: str, quantity: Quantity) -> Expected:
-        """Return the prediction, corrected for a multiplier after a readout.
+    def _predicted(self, name: str, quantity: Quantity) -> Expected:
+        """Return the prediction of theory; for outputs of a readout, with its multiplier.
 
         The gradient of the readout's output shows whether the multiplier comes before or after it.
         """
@@ -420,8 +423,8 @@ class AdjustedExpectations:
         """Return the power (<= 0) by which the gradient is smaller than predicted.
 
         Bottlenecks and attention that is still uniform make gradients small. This counts only if
-        the learning rate scales as the rule requires. In an unknown gauge it is at most a square
-        root: a larger power may be a multiplier.
+        the learning rate scales as the rule requires. With the user's own optimizer, at most n^-1/2
+        is accepted as a small gradient; more could be a multiplier in the code.
         """
         assert self.theory is not None
         predicted = self.theory.expect(name, Quantity.GRADIENT).exponent
@@ -489,12 +492,12 @@ class AdjustedExpectations:
         queries and keys add theirs (`theory.exponents.Attention`).
         """
         study = self.study
-        if study.family is None or not study.family.seen.scores:
+        if study.family is None or not study.family.facts.scores:
             return 0.0
         natural = replace(study.family.request, score_power=None).power
         outputs = self.measured_exponents(Quantity.OUTPUT)
         predicted = []
-        for score in study.family.seen.scores:
+        for score in study.family.facts.scores:
             head_growth = math.log(score.head_growth) / math.log(study.sizes[-1] / study.sizes[0])
             queries = _mean_exponent(outputs, score.queries)
             keys = _mean_exponent(outputs, score.keys)

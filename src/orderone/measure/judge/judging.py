@@ -29,13 +29,14 @@ from orderone.observe.inventory import Item, inventory, modules_by_name
 from orderone.observe.moments import Moments
 from orderone.observe.quantities import UPDATES, Quantity
 
-FEW = 3  # sizes; with fewer, a bend looks like a slope
-# relative to the median gradient; smaller ones are rounding (softmax is invariant to a key bias)
+FEW = 3  # smallest number of sizes for PASS; with fewer, a curve cannot be distinguished
+# relative to the median gradient; smaller gradients are rounding errors (a bias of keys, to which
+# softmax is invariant)
 VANISHING = 1e-6
-CANCELLED = 1e-4  # relative to a random sum; smaller sums are rounding
+CANCELLED = 1e-4  # relative to a random sum; smaller sums are rounding errors
 NEGLIGIBLE = 1e-2  # relative to the gradient; smaller penalties have no effect
 UNALIGNED = 0.5  # exponent of alignment for independent factors
-MOST_TROUBLES = 3  # in a list of notes
+MOST_TROUBLES = 3  # largest number of troubles in the notes
 NAN = math.nan
 
 
@@ -44,7 +45,7 @@ class Judge:
     """Judge the result of a study; the result itself is not changed."""
 
     study: StudyResult
-    confidence: float  # of the intervals
+    confidence: float  # confidence level of the intervals
 
     def check(self) -> Check:
         """Return the check: judgements, the verdict on the whole, causes and notes."""
@@ -239,7 +240,7 @@ class Judge:
         exponents = []
         for row in measured.role_rows if measured else ():
             if row["role"] == Role.READOUT and row["quantity"] in ("omega", "alpha"):
-                exponents.append(row["exponent"])  # u is of second order
+                exponents.append(row["exponent"])  # u belongs to a second-order term
         least = max(min(exponents, default=UNALIGNED), UNALIGNED)
         return line.high < line.predicted - (1 - least) - BOUNDARY
 
@@ -268,7 +269,7 @@ class Judge:
         clear = 0
         for line in changes:
             if line.module == "" and line.step == last and line.verdict == Verdict.UNCLEAR:
-                return Verdict.UNCLEAR  # the model itself
+                return Verdict.UNCLEAR  # the output of the whole model
             clear += line.verdict in (Verdict.PASS, Verdict.SHRINKS)
         if clear > len(changes) / 2:
             return Verdict.PASS

@@ -1,12 +1,18 @@
 """PASS, FAIL, SHRINKS or UNCLEAR: the verdict on a fitted exponent, and the expected one.
 
-Exponents of theory are multiples of one half, and a mistake changes them by one half or one. So a
-measured exponent is compared with the nearest multiple of one half. The verdict is PASS if that is
-the expected exponent and the interval excludes the next one, and FAIL if it is another one and the
-interval excludes the expected exponent. Where theory gives only an upper bound, small networks may
-still approach it. The verdict is then FAIL if the whole interval is nearer to the next multiple, or
-if the rule itself predicts growth and the fit shows it. Anything else is UNCLEAR (inconclusive):
-more seeds, or sizes further apart, will decide.
+Exponents of theory are multiples of one half, and a mistake changes them by one half or one.
+
+    Law     PASS if the exponent is within 0.25 of the prediction and the interval within 0.5. FAIL
+            if the exponent is further away and the interval excludes the prediction. A rough
+            prediction (`Expected.rough`) has 0.6 and 1.2 instead.
+    Bound   PASS if the exponent is at most bound + 0.25, the interval ends below bound + 0.5, and
+            the exponent is at most 0.25 below the prediction (otherwise SHRINKS). FAIL if the whole
+            interval is above bound + 0.25.
+    Bound that the rule itself exceeds by more than 0.25
+            FAIL if the interval is above the bound and the exponent more than 0.1 above it.
+
+Anything else is UNCLEAR (inconclusive): more seeds, or sizes further apart, will decide. So is a
+FAIL with an interval wider than 1.5, and a FAIL of a gradient.
 """
 
 import math
@@ -20,12 +26,12 @@ from orderone.observe.quantities import Quantity
 
 BOUNDARY = 0.25  # half the distance between neighbouring exponents of theory, 0 and 1/2
 NEXT = 0.5  # the next exponent of theory
-ROUGH = 0.6  # instead of BOUNDARY, where theory gives a rough value only
-SHOWS = 0.1  # the least excess over a bound that counts
+ROUGH = 0.6  # used instead of BOUNDARY where theory gives a rough value only
+LEAST_GROWTH = 0.1  # smallest excess over a bound that counts as growth
 WIDE = 1.5  # an interval wider than this decides nothing
-# steps of sign-like optimizers do not depend on the size of gradients, except through eps
+# never FAIL: the size of a gradient matters only for SGD and for eps
 SOFT = (Quantity.GRADIENT, Quantity.OUTPUT_GRADIENT)
-SYMBOLS = {"width": "n", "depth": "L"}  # of the size, by axis
+SYMBOLS = {"width": "n", "depth": "L"}  # axis -> symbol of the size
 UNKNOWN = math.nan
 
 
@@ -34,7 +40,7 @@ class Verdict(StrEnum):
 
     PASS = "PASS"
     FAIL = "FAIL"
-    SHRINKS = "SHRINKS"  # updates get smaller with size than the rule permits
+    SHRINKS = "SHRINKS"  # the change falls faster with size than the rule predicts
     UNCLEAR = "UNCLEAR"
 
     def __repr__(self) -> str:
@@ -47,7 +53,7 @@ class Reason(StrEnum):
     FROZEN = "frozen"  # no step changes the tensor
     SCHEDULE = "schedule"
     SAME_SHAPES = "base equals target"
-    PREDICTED_GROWTH = "predicted growth"  # by the rule itself
+    PREDICTED_GROWTH = "predicted growth"  # the rule itself predicts growth
     OTHER = ""
 
 
@@ -55,9 +61,9 @@ class Reason(StrEnum):
 class Expected:
     """Expected exponent of one quantity."""
 
-    exponent: float = UNKNOWN  # that the rule predicts
+    exponent: float = UNKNOWN  # exponent that the rule predicts
     bound: float = math.inf  # the largest exponent that keeps everything of order one
-    two_sided: bool = False  # the prediction is a law, not only an upper bound
+    two_sided: bool = False  # compare with `exponent` on both sides (a law), not with `bound`
     role: str = ""
     rough: bool = False  # derived from the size of gradients, which follow their law less closely
 
@@ -97,14 +103,14 @@ def verdict_on_fit(
 ) -> Finding:
     """Return the verdict on a fitted exponent."""
     sized = _FitInWords(fit, axis)
-    if expected.two_sided or quantity in SOFT:
+    if expected.two_sided:
         finding = _compare_with_prediction(sized, expected)
     else:
         finding = _compare_with_bound(sized, expected)
     if finding.verdict == Verdict.FAIL and fit.high - fit.low > WIDE:
         return Finding(Verdict.UNCLEAR, sized.noisy)
     if finding.verdict == Verdict.FAIL and quantity in SOFT:
-        return Finding(Verdict.UNCLEAR, f"{finding.cause}; it matters only for SGD and eps")
+        return Finding(Verdict.UNCLEAR, f"{finding.cause}; this matters only for SGD and eps")
     return finding
 
 
@@ -129,7 +135,7 @@ class _FitInWords(NamedTuple):
         )
 
     def too_fast(self, bound: float) -> str:
-        return f"{self.measured}; at most {self.power(bound)} is of order one"
+        return f"measured {self.measured}, allowed at most {self.power(bound)}"
 
 
 def _compare_with_prediction(sized: _FitInWords, expected: Expected) -> Finding:
@@ -152,7 +158,7 @@ def _compare_with_prediction(sized: _FitInWords, expected: Expected) -> Finding:
     size = "too large"
     if not excess > 0:
         size = "too small"
-    cause = f"{size} in large models: {sized.measured}; predicted {sized.power(predicted)}"
+    cause = f"{size} in large models: measured {sized.measured}, predicted {sized.power(predicted)}"
     return Finding(Verdict.FAIL, cause)
 
 
@@ -169,7 +175,7 @@ def _compare_with_bound(sized: _FitInWords, expected: Expected) -> Finding:
     possible = min(expected.exponent, bound)
     if fit.exponent < possible - BOUNDARY:  # False where nothing is predicted (NaN)
         cause = (
-            f"shrinks (large models are under-trained): {sized.measured}; possible is"
+            f"shrinks (large models are under-trained): measured {sized.measured}, the rule allows"
             f" {sized.power(possible)}"
         )
         return Finding(Verdict.SHRINKS, cause)
@@ -179,7 +185,7 @@ def _compare_with_bound(sized: _FitInWords, expected: Expected) -> Finding:
 def _compare_with_predicted_growth(sized: _FitInWords, expected: Expected) -> Finding:
     """Compare where the rule itself predicts growth: FAIL if the fit shows growth."""
     fit = sized.fit
-    if fit.low > expected.bound and fit.exponent > expected.bound + SHOWS:
+    if fit.low > expected.bound and fit.exponent > expected.bound + LEAST_GROWTH:
         cause = f"grows, as the rule itself predicts: {sized.too_fast(expected.bound)}"
         return Finding(Verdict.FAIL, cause, Reason.PREDICTED_GROWTH)
     cause = (

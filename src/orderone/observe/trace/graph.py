@@ -219,7 +219,7 @@ class Graph:
     def scores(self) -> tuple[tuple[Scores, ...], set[int]]:
         """Return the attention scores, and the additions between product and softmax.
 
-        Such additions are of masks and biases, never residual.
+        Such additions add masks and biases; they are not residual connections.
         """
         scores: list[Scores] = []
         score_sums: set[int] = set()

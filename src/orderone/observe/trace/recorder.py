@@ -319,7 +319,8 @@ class Recorder(TorchDispatchMode):
     def _lookup(self, operation: Operation) -> Step:
         """Return the step of a lookup by integers.
 
-        Selecting whole matrices (the experts of each token) is no lookup: they are used later.
+        Selecting whole matrices (the experts of each token) is no lookup: a later product uses
+        them.
         """
         table = self._table(operation)
         if operation.name != "index":

@@ -6,15 +6,15 @@ it were a separate tensor: `with_parts` adds the fan-out of one of them to the e
     y = W x,  W = [W_1; ...; W_m],  fan-out of W_k instead of W
 
     queries, keys, values    by their names (qkv, c_attn, in_proj, query_key_value). With fewer keys
-                             than queries one tensor holds matrices of two sizes, and the queries'
-                             counts
+                             than queries one tensor holds matrices of two sizes; the size of the
+                             queries counts
     gate and up              by structure: the fan-in of a later neighbour is a half (or a third) of
                              the fan-out, no neighbour has the whole fan-out as fan-in, and the
                              fan-out of that neighbour is the fan-in of the tensor
     gates of LSTM and GRU    by the module
 
-Learning rates of the other sizes differ from those of an unpacked network by the root of the ratio:
-one tensor has one learning rate. Biases follow their matrices.
+A packed tensor has one learning rate, that of its queries. For keys and values it is off by the
+square root of the ratio of sizes. Biases follow their matrices.
 
 The last part has the groups of S2, "Effective Theory of Transformers at Initialization" (patch, WE,
 PE, QKVU, W, X, head), and the widths that tensors write to.

@@ -22,7 +22,7 @@ from orderone.sweeping.trial import Trial
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome
 
-TRIES = 2  # for a trial whose worker dies
+TRIES = 2  # runs of a trial whose worker dies
 GRACE = 30.0  # seconds for workers to save their state
 _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 

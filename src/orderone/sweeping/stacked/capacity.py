@@ -5,14 +5,15 @@ from collections.abc import Callable
 import torch
 
 ON_CPU = 16  # more members are not faster: the cores are busy, and the caches full
-SPARE = 0.85  # share of the free memory; the rest is for fragmentation and captures
+# share of the free memory that members may use; the rest is for fragmentation and CUDA graphs
+USABLE = 0.85
 
 
 def capacity(device: torch.device, wanted: int, one_step: Callable[[], int]) -> int:
     """Return the number of members, at most `wanted`.
 
     On a GPU it is estimated from the memory of one step of one member. `one_step` trains a single
-    member for a step and returns the bytes of its state, which a capture needs a second time.
+    member for a step and returns the bytes of its state, which a CUDA graph needs a second time.
     """
     if device.type != "cuda":
         return min(wanted, ON_CPU)
@@ -25,4 +26,4 @@ def capacity(device: torch.device, wanted: int, one_step: Callable[[], int]) -> 
     each = torch.cuda.max_memory_allocated(device) - before + state
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(device)
-    return max(1, min(wanted, int(SPARE * free / each)))
+    return max(1, min(wanted, int(USABLE * free / each)))

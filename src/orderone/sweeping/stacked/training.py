@@ -132,7 +132,7 @@ class StackedTraining:
             try:
                 self.captured = CapturedStep(self.stack, *batches)
             except NotCapturable:
-                # No step in here: the error still refers to tensors of another stream.
+                # Step after this block: here the error still refers to tensors of another stream.
                 self.capture = False
         step = self.captured or self.stack.step
         return step(*batches, factor=factor)

@@ -64,7 +64,7 @@ def save(training: "StackedTraining") -> None:
     for kind, random_state in checkpoints.random_states(training.device).items():
         tensors[f"random.{kind}"] = random_state
     keys = [trial.key for trial in training.slots]
-    losses: dict[str, list[float]] = {}  # of members that still train
+    losses: dict[str, list[float]] = {}  # losses of members that still train
     evaluation: dict[str, list[tuple[int, float]]] = {}
     seconds: dict[str, float] = {}
     for key in keys:

@@ -72,7 +72,7 @@ class Parameterization:
     """
 
     name: str
-    a: Exponents = field(hash=False)  # rules are told apart by `==`; the name is enough for a hash
+    a: Exponents = field(hash=False)  # `==` compares it; for a hash the name is enough
     b: Exponents = field(hash=False)
     c: Exponents = field(hash=False)
     own: Exponents = field(default_factory=dict, compare=False, repr=False)
