@@ -1,4 +1,4 @@
-"""Fixtures and settings of all tests: a browser, processes that can be interrupted, and limits of time."""
+"""Fixtures of all tests: a browser, processes that can be interrupted, limits of time."""
 
 import shutil
 import signal

@@ -262,8 +262,8 @@ CHECK = {
     ),
     # reasons for UNCLEAR, and notes
     "too-few-sizes": (
-        "With two sizes, a slope cannot be told from a bend, so no line can pass. Pass at least"
-        " three widths or depths; four or five are better."
+        "With two sizes, a slope cannot be distinguished from a bend, so no line can pass. Pass at"
+        " least three widths or depths; four or five are better."
     ),
     "noisy-exponents": (
         "The confidence interval of an exponent contains more than one exponent of theory. Use more"
@@ -315,7 +315,7 @@ CHECK = {
         " this."
     ),
     "updates-shrink": (
-        "Updates of these modules get smaller with size than the rule permits: wide models learn"
+        "Changes of these modules fall faster with size than the rule predicts: wide models learn"
         " less there. Weights, updates and inputs are then less aligned than the rule assumes. This"
         " is no mistake; `orderone.alignment` measures it, and `rules.from_alignment` makes a rule"
         " from it."
