@@ -29,7 +29,7 @@ UNITS = {
 PROVENANCE = "provenance"
 
 # software that results depend on -> its version
-VERSIONS = {
+VERSIONS: dict[str, str] = {
     "orderone": VERSION,
     "torch": torch.__version__,
     "python": platform.python_version(),

@@ -12,7 +12,7 @@ ATTENTION = ("attn", "attention", "q_proj", "k_proj", "v_proj", "o_proj", "qkv")
 HEADS = ("head", "lm_head", "classifier", "readout", "unembed", "output_projection")
 QUERIES_KEYS_VALUES = ("qkv", "c_attn", "in_proj", "query_key_value")
 KEYS_VALUES = ("kv_proj", "to_kv", "key_value")
-ATTENTION_PARTS = {
+ATTENTION_PARTS: dict[str, tuple[str, ...]] = {
     "Q": ("q", "query", "queries", "q_proj", "to_q", "wq", "q_lin"),
     "K": ("k", "key", "keys", "k_proj", "to_k", "wk", "k_lin"),
     "V": ("v", "value", "values", "v_proj", "to_v", "wv", "v_lin"),
