@@ -51,7 +51,7 @@ def test_verdicts_and_drifts(studies):
 def test_the_interval_of_one_rate_for_all_widths_excludes_the_prediction(studies):
     d = studies["0.02"].drift["standard"]
     assert d.predicted[0] == -1 < d.low
-    assert "the interval excludes −1" in PAGE
+    assert "interval excludes −1" in PAGE
     steps = printed(*np.diff([o.x for o in studies["0.02"].optima["standard"]]))
     assert f"{', '.join(steps[:-1])} and {steps[-1]} octaves" in PAGE
 
