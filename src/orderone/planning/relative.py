@@ -6,9 +6,9 @@ The path of a learning rate:
 
     roles/resolve.py             role of the tensor, and the growth of its fan-in and fan-out
     options.py                   `Request.parameterization`: the rule for this update law.
-                                 `rules.get` takes a and b from rules/tables.py, and c from
-                                 theory/exponents/solver.py
-    rules/parameterizations.py   `width_factors`: factors of this role, growth and update law
+    rules/parameterizations.py   `get`: a and b of the rule; c comes from
+                                 theory/exponents/solver.py. `width_factors`: factors of this role,
+                                 growth and update law
     `_factors`                   divides by the factor that torch.optim.Muon applies to lr
     adjustments.py               in this order: weight norm, constants in the forward code, residual
                                  branches, attention scores, tied readouts, gauge
