@@ -1,11 +1,11 @@
 """Text of the README and the pages: length, openings, papers, errata, codes."""
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.docs_scripts import load_script
 
 from orderone.core.citations import cite
 from orderone.core.codes import EXPLANATIONS
@@ -52,13 +52,7 @@ def test_every_erratum_that_is_cited_is_explained():
 @pytest.fixture(scope="module")
 def maker() -> ModuleType:
     """Return the module that writes the page Troubleshooting."""
-    file = DOCS / "make_troubleshooting.py"
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("make_troubleshooting")
 
 
 def test_the_page_troubleshooting_is_current(maker):

@@ -1,21 +1,16 @@
 """The pages of the gallery are up to date with the shipped results."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+from support.docs_scripts import load_script
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
 def maker():
-    spec = importlib.util.spec_from_file_location("make_gallery", DOCS / "make_gallery.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("make_gallery")
 
 
 def test_pages_are_of_the_shipped_results(maker):

@@ -27,26 +27,22 @@ def vit_class(width: int = 64, **changes) -> nn.VisionTransformer:
     return vit(width, pooling="class", **changes)
 
 
-def encoder_decoder(width: int = 64, **changes) -> nn.EncoderDecoder:
-    sizes: dict[str, Any] = {
+def _text_sizes(width: int) -> dict[str, Any]:
+    return {
         "vocab": VOCAB,
         "length": LENGTH,
         "width": width,
         "heads": width // 16,
         "depth": DEPTH,
     }
-    return nn.EncoderDecoder(**sizes | changes)
+
+
+def encoder_decoder(width: int = 64, **changes) -> nn.EncoderDecoder:
+    return nn.EncoderDecoder(**_text_sizes(width) | changes)
 
 
 def gpt(width: int = 64, **changes) -> nn.GPT:
-    sizes: dict[str, Any] = {
-        "vocab": VOCAB,
-        "length": LENGTH,
-        "width": width,
-        "heads": width // 16,
-        "depth": DEPTH,
-    }
-    return nn.GPT(**sizes | changes)
+    return nn.GPT(**_text_sizes(width) | changes)
 
 
 def gpt_untied(width: int = 64, **changes) -> nn.GPT:
