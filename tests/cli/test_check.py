@@ -130,7 +130,7 @@ def test_json_is_strict_and_complete(check):
 def test_files(check, tmp_path):
     from orderone.measure import read
 
-    for package in ("plotly", "jinja2", "matplotlib"):
+    for package in ("jinja2", "matplotlib"):
         pytest.importorskip(package)
     _, _, err = check(*OWN, "--html", "a.html", "--png", "a.png", "--save", "a.jsonl")
     assert err.splitlines() == ["wrote a.html", "wrote a.png", "wrote a.jsonl"]
@@ -205,7 +205,7 @@ def test_wrong_input_is_refused(arguments, code, words):
     assert_refused(orderone("check", *arguments), code, *words)
 
 
-@pytest.mark.parametrize(("package", "option"), [("plotly", "html"), ("matplotlib", "png")])
+@pytest.mark.parametrize(("package", "option"), [("jinja2", "html"), ("matplotlib", "png")])
 def test_a_missing_package_for_drawing_is_named_before_the_work(monkeypatch, package, option):
     monkeypatch.setattr("orderone.cli.files.find_spec", lambda name: None)
     ended = orderone("check", *OWN, f"--{option}", "file")
@@ -230,8 +230,7 @@ def test_the_demo_checks_both_rules_and_writes_reports(monkeypatch, capsys, tmp_
     """Run the demo's check with fewer widths and seeds."""
     from orderone.cli import demo, show
 
-    for package in ("plotly", "jinja2"):
-        pytest.importorskip(package)
+    pytest.importorskip("jinja2")
     monkeypatch.setattr(demo, "WIDTHS", [64, 128, 256])
     monkeypatch.setattr(demo, "CHECK", demo.CHECK | {"seeds": 2})
     demo._check(show.console())

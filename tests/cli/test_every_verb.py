@@ -176,9 +176,9 @@ DRAWING = [
 @pytest.mark.parametrize("words", DRAWING)
 def test_a_missing_package_is_named_before_the_work(words, monkeypatch, tmp_path):
     find = importlib.util.find_spec
-    monkeypatch.setattr(files, "find_spec", lambda name: None if name == "plotly" else find(name))
+    monkeypatch.setattr(files, "find_spec", lambda name: None if name == "jinja2" else find(name))
     ended = orderone(*words, "--html", tmp_path / "page.html")
-    assert_refused(ended, "missing-package", "html: ", "plotly", "pip install 'orderone[report]'")
+    assert_refused(ended, "missing-package", "html: ", "jinja2", "pip install 'orderone[report]'")
 
 
 @pytest.mark.parametrize("words", DRAWING)

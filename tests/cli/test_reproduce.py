@@ -116,7 +116,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(capsys, tm
 def test_a_missing_package_for_the_page_is_named_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr("orderone.cli.files.find_spec", lambda package: None)
     ended = orderone("reproduce", QUICK, "--out", tmp_path, "--html", tmp_path / "page.html")
-    assert_refused(ended, "missing-package", "html: ", "plotly", "pip install 'orderone[report]'")
+    assert_refused(ended, "missing-package", "html: ", "jinja2", "pip install 'orderone[report]'")
     assert not list(tmp_path.iterdir())
 
 

@@ -277,19 +277,6 @@ def test_ctrl_c_ends_the_explorer_without_a_traceback(command):
         assert caller.connect_ex((HOST, port)) != 0
 
 
-def test_without_plotly_the_error_names_the_extra(command):
-    code = (
-        "import sys; sys.modules['plotly.offline'] = None; from orderone.cli.main import main;"
-        " main()"
-    )
-    process = command("--no-browser", code=code)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert errors.startswith("orderone: ")
-    assert errors.strip().endswith("pip install 'orderone[report]' [missing-package]")
-    assert "Traceback" not in errors
-
-
 def test_a_port_in_use_on_the_command_line(explorer, command):
     process = command("--no-browser", "--port", str(explorer.server_port))
     _, errors = process.communicate(timeout=60)

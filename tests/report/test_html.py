@@ -3,6 +3,8 @@
 # pyright: reportArgumentType=false
 # The tests draw stand-ins of results, which have only the attributes that a page reads.
 
+import base64
+import gzip
 import json
 import re
 import sys
@@ -13,8 +15,9 @@ import pytest
 from support.errors import refuses
 from support.synthetic_check import WIDTHS, check
 
-from orderone.report import html, write_html
+from orderone.report import html, write_figures, write_html
 from orderone.report.payload import numbers, payload
+from orderone.report.plotly_js import TRACES, plotly_js
 from orderone.report.verdicts import COLOURS, INK_ON, first_quantity, ranked
 
 HOSTILE = [
@@ -111,9 +114,9 @@ def test_strings_of_users_are_escaped():
     )
     r.exponents["cause"], r.exponents["role"], r.verdict = HOSTILE[0], HOSTILE[1], HOSTILE[1]
     text = html(r, title=HOSTILE[0])
-    outside = re.sub(r"<script>.*?</script>", "", text, flags=re.S)  # plotly's and ours
-    assert text.count("<script") - outside.count("<script") >= 2
-    assert outside.count("<script") == 1  # the data
+    outside = re.sub(r"<script>.*?</script>", "", text, flags=re.S)  # ours
+    assert text.count("<script") - outside.count("<script") >= 1
+    assert outside.count("<script") == 2  # the data, and plotly.js, compressed
     assert "<img" not in outside
     assert "<!--" not in outside
     assert embedded(text)["modules"] == HOSTILE
@@ -148,13 +151,33 @@ def test_a_check_without_records_is_an_error():
         html(r)
 
 
-@pytest.mark.parametrize("missing", ["plotly", "jinja2"])
-def test_the_error_about_a_missing_package_names_the_extra(monkeypatch, missing):
-    for name in [name for name in sys.modules if name.split(".")[0] == missing]:
+def hide(monkeypatch, package):
+    """Make imports of a package fail."""
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ImportError, match=rf"^{missing} .*pip install 'orderone\[report\]'"):
+    monkeypatch.setitem(sys.modules, package, None)
+
+
+def test_the_error_about_a_missing_package_names_the_extra(monkeypatch):
+    hide(monkeypatch, "jinja2")
+    with pytest.raises(ImportError, match=r"^jinja2 .*pip install 'orderone\[report\]'"):
         html(check({"a": "PASS"}))
+
+
+def test_a_page_is_small_and_needs_no_plotly(monkeypatch, tmp_path):
+    hide(monkeypatch, "plotly")
+    r = check({f"blocks.{k}": "PASS" for k in range(12)})
+    assert write_html(r, tmp_path / "r.html").stat().st_size < 1_000_000
+    sankey = {"data": [{"type": "sankey", "node": {}, "link": {}}]}
+    with pytest.raises(ImportError, match=r"^plotly is needed to draw traces other than bar"):
+        write_figures(tmp_path / "f.html", "other traces", [sankey])
+
+
+def test_other_traces_bring_the_full_plotly_js():
+    assert plotly_js(TRACES) is plotly_js()
+    full = plotly_js({"scatter", "sankey"})
+    assert len(full.script) > 2 * len(plotly_js().script)
+    assert gzip.decompress(base64.b64decode(full.packed)).decode() == full.script
 
 
 def _linear(colour: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from pathlib import Path
 from orderone.core.errors import InputError
 
 NEEDS: dict[str, tuple[str, ...]] = {
-    "html": ("plotly", "jinja2"),
+    "html": ("jinja2",),
     "png": ("matplotlib",),
     "parquet": ("pyarrow",),
 }

@@ -20,8 +20,8 @@ from typing import NamedTuple, TypeAlias
 
 from orderone.core.errors import InputError
 from orderone.core.exact import count
-from orderone.core.optional import need
 from orderone.explore.workers import AbandonedError, Answer, Workers
+from orderone.report.plotly_js import plotly_js
 
 Connection: TypeAlias = socket.socket | tuple[bytes, socket.socket]  # of `socketserver`
 HOST = "127.0.0.1"
@@ -223,9 +223,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _files() -> dict[str, File]:
     """Read all files of the page; return them by path, so that requests do not read the disk."""
-    plotly = need("plotly.offline", "report", "to draw the explorer")
     bodies = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
-    bodies["plotly.js"] = plotly.get_plotlyjs().encode()
+    bodies["plotly.js"] = plotly_js().script.encode()
     files = {}
     for name, body in bodies.items():
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'

@@ -1,14 +1,14 @@
 """Plotly figures and a few lines of text as one HTML file that opens offline."""
 
 import html
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orderone.core.optional import need
-from orderone.report.html import PURPOSE, allowed_scripts, bundle, read_page, write_page
 from orderone.report.inputs import Figure, FilePath, Layout, Table
+from orderone.report.payload import script_safe
+from orderone.report.plain import kinds, plain_figure
+from orderone.report.template import read_page, render, write_page
 
 SCRIPTS = ("theme.js", "plots.js", "figures.js")
 STYLES = ("pages.css", "dark.css")
@@ -28,28 +28,23 @@ def write_figures(
     `notes` are paragraphs above the figures. `tables` (the first row is the head) and `code` are
     below the figures.
     """
-    jinja2 = need("jinja2", "report", PURPOSE)
-    offline = need("plotly.offline", "report", PURPOSE)
-    utils = need("plotly.utils", "report", PURPOSE)
-    scripts = [offline.get_plotlyjs(), bundle(SCRIPTS)]
-    drawn = []
-    headings = []
-    for figure in figures:
-        layout = LAYOUT | dict(figure.get("layout", {}))
+    drawn: list[Figure] = []
+    headings: list[dict[str, object]] = []
+    for figure in map(plain_figure, figures):
+        layout = LAYOUT | figure["layout"]
         drawn.append({"data": figure["data"], "layout": layout})
         headings.append({"height": layout["height"], **_heading(layout)})
-    data = json.dumps(drawn, cls=utils.PlotlyJSONEncoder)
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    page = environment.from_string(read_page("figures.html")).render(
+    page = render(
+        "figures.html",
+        SCRIPTS,
+        kinds(drawn),
         title=title,
         notes=notes,
         tables=tables,
         code=code,
         figures=headings,
         styles=[read_page(name) for name in STYLES],
-        scripts=scripts,
-        allowed=allowed_scripts(scripts),
-        data=data.replace("<", "\\u003c"),  # so that no text can end the script element
+        data=script_safe(drawn),
     )
     return write_page(path, page)
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orderone.core.errors import InputError
-from orderone.core.optional import need
 from orderone.core.version import VERSION
 from orderone.report.gallery_view import CLASSES, FINDINGS, PAPERS, View, views
-from orderone.report.html import PURPOSE, allowed_scripts, bundle, read_page, write_page
 from orderone.report.inputs import EntriesInput, FilePath
+from orderone.report.template import read_page, render, write_page
 
 TITLE = "The papers, reproduced"
 SCRIPTS = ("theme.js", "plots.js", "gallery.js")
@@ -33,15 +32,11 @@ class Paper:
 
 def gallery_html(entries: EntriesInput, title: str = TITLE) -> str:
     """Return the page of entries, the results of `orderone.gallery.reproduce` or `load`."""
-    jinja2 = need("jinja2", "report", PURPOSE)
-    offline = need("plotly.offline", "report", PURPOSE)
-    scripts = [offline.get_plotlyjs(), bundle(SCRIPTS)]
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(read_page("gallery.html"))
     entry_views = views(entries)
-    return template.render(
+    return render(
+        "gallery.html",
+        SCRIPTS,
+        _kinds(entry_views),
         title=title,
         version=VERSION,
         entries=entry_views,
@@ -50,8 +45,6 @@ def gallery_html(entries: EntriesInput, title: str = TITLE) -> str:
         classes=CLASSES,
         findings=FINDINGS,
         styles=[read_page(name) for name in STYLES],
-        scripts=scripts,
-        allowed=allowed_scripts(scripts),
     )
 
 
@@ -61,6 +54,14 @@ def write_gallery(path: FilePath, entries: EntriesInput, title: str = TITLE) -> 
         message = "entries: expected at least one reproduced experiment, got none"
         raise InputError(message, "nothing-to-draw", argument="entries")
     return write_page(path, gallery_html(entries, title))
+
+
+def _kinds(entry_views: Sequence[View]) -> set[str]:
+    """Return the kinds of traces of all figures."""
+    types: set[str] = set()
+    for view in entry_views:
+        types.update(*(block.kinds for block in view.blocks))
+    return types
 
 
 def _by_paper(entry_views: Sequence[View]) -> list[Paper]:

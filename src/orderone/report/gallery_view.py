@@ -18,7 +18,7 @@ from orderone.report.inputs import (
     PictureInput,
 )
 from orderone.report.payload import script_safe
-from orderone.report.plain import is_empty, plain_figure
+from orderone.report.plain import is_empty, kinds, plain_figure
 
 PAPERS = {
     "S0": "Scale-Invariant Parameterizations",
@@ -53,6 +53,7 @@ class Block:
     caption: str = ""
     alt: str = ""
     data: str = ""
+    kinds: frozenset[str] = frozenset()  # of the traces of the figure
     height: int = HEIGHT
     wide: bool = True
     head: Sequence[str] = ()
@@ -201,6 +202,7 @@ def _figure(picture: PictureInput) -> Block:
         block.trouble = EMPTY
         return block
     block.data = script_safe(figure)
+    block.kinds = frozenset(kinds([figure]))
     block.height = int(figure["layout"].get("height") or HEIGHT)
     block.wide = block.height >= TALL or _has_several_panels(figure)
     return block

@@ -55,6 +55,14 @@ def plain_figure(figure: Figure) -> dict[str, Json]:
     return {"data": traces, "layout": layout}
 
 
+def kinds(figures: Iterable[Figure]) -> set[str]:
+    """Return the kinds of traces of plain figures."""
+    types: set[str] = set()
+    for figure in figures:
+        types.update(trace["type"] for trace in figure["data"])
+    return types
+
+
 def is_empty(figure: Figure) -> bool:
     """Return whether a plain figure shows nothing: points need all of their coordinates."""
     for trace in figure["data"]:

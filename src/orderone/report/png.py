@@ -8,9 +8,9 @@ from orderone.core.errors import one_of
 from orderone.core.optional import need
 from orderone.report import small_panel
 from orderone.report.cube import Cube, cube
-from orderone.report.html import PURPOSE
 from orderone.report.inputs import CheckInput, FilePath
 from orderone.report.small_panel import GREY, INK, Row
+from orderone.report.template import PURPOSE
 from orderone.report.verdicts import ORDER, first_quantity, ranked
 
 if TYPE_CHECKING:

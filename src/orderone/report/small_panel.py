@@ -7,7 +7,7 @@ import numpy as np
 
 from orderone.core.optional import need
 from orderone.report.cube import Cube, drawable, line
-from orderone.report.html import PURPOSE
+from orderone.report.template import PURPOSE
 from orderone.report.verdicts import COLOURS, INK_ON, UNJUDGED
 
 if TYPE_CHECKING:

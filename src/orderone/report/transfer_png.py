@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orderone.core.optional import need
-from orderone.report.html import PURPOSE
 from orderone.report.inputs import FilePath, TransferInput
 from orderone.report.small_panel import GREY, GRID, INK, text
+from orderone.report.template import PURPOSE
 from orderone.report.transfer import RULES, ceiling, floor, line_through, sizes
 from orderone.sweeping.optimum import INSIDE, Curve, Optimum
 from orderone.sweeping.transfer_text import headline, predicted, slope, verdicts
