@@ -316,6 +316,46 @@ def test_a_target_without_a_second_seed_is_bounded_by_nothing():
     assert settings.outlook in " ".join(str(settings).split())
 
 
+def test_one_seed_is_said_in_the_code_to_paste():
+    settings = study(sweep(seeds=1)).target(width=2048)
+    assert "from one seed" in settings.cautions[0]
+    assert settings.snippet.startswith("# caution: from one seed")
+    assert not study(sweep(seeds=3)).target(width=2048).cautions
+
+
+def test_a_rule_that_should_drift_is_extrapolated_and_chosen_last():
+    better = sweep(-1.0, rule="standard", seeds=1).assign(loss=lambda frame: frame["loss"] - 1)
+    t = study(pd.concat([sweep(seeds=1), better]))
+    assert t.chosen == "mup"
+    settings = t.target(width=2048, rule="standard")
+    assert settings.source == "extrapolated"
+    assert settings.lr == pytest.approx(t.optima["standard"][-1].lr / 4)  # two doublings at -1
+    assert "extrapolated" in settings.snippet
+    assert "predicted" in settings.why
+
+
+def test_the_interval_of_an_extrapolation_contains_theory_and_data():
+    t = study(sweep(-0.9, widths=(64, 128), rule="standard", noise=0.02, seeds=2))
+    assert t.drift["standard"].verdict == UNKNOWN
+    settings = t.target(width=512)
+    largest = t.optima["standard"][-1].lr
+    assert settings.low < largest / 2 ** (2 * 1.5) < largest / 2 ** (2 * 0.9) < settings.high
+
+
+def test_intervals_end_at_the_grid():
+    frame = sweep(seeds=2, noise=0.25, widths=(64, 128))
+    t = study(frame)
+    assert t.frame["low"].min() >= frame["lr"].min() * 0.999
+    assert t.frame["high"].max() <= frame["lr"].max() * 1.001
+    wide = t.frame[t.frame["outside"] == "both"]
+    assert len(wide) == 1
+    assert "[<6.1e-05, >0.125]" in str(t)
+    assert "reaches outside the grid" in str(t)
+    settings = t.target(width=512)
+    assert (settings.low, settings.high) == settings.grid
+    assert "the end of the grid" in settings.outlook
+
+
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
@@ -509,3 +549,17 @@ def test_wrong_numbers_are_named(call, argument):
 
 def gap(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     return frame.assign(**{name: frame[name].where(frame.index > 0)})
+
+
+# --- notebooks and short forms --------------------------------------------------------------------
+
+
+def test_a_study_in_a_notebook_is_escaped_and_its_repr_is_short():
+    t = study(sweep(rule="<b>mine</b>"))
+    html = t._repr_html_()
+    assert "&lt;b&gt;mine&lt;/b&gt;" in html
+    assert "<b>mine" not in html
+    assert html.count("<table>") == 2
+    assert "color" not in html  # the theme of the notebook decides
+    assert "\n" not in repr(t)
+    assert len(repr(t)) < 300

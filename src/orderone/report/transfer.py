@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from orderone.core.colours import rule_colours
 from orderone.report.figures import write_figures
 from orderone.report.inputs import Figure, FilePath, Layout, TargetInput, Trace, TransferInput
 from orderone.sweeping.optimum import INSIDE, Curve, Optimum
@@ -15,13 +16,12 @@ from orderone.sweeping.transfer_text import (
     drift_table,
     headline,
     optima_table,
+    outside_note,
     predicted,
     slope,
     verdicts,
 )
 
-# one colour per rule, distinct for colour-blind readers too
-RULES = ("#0072b2", "#d55e00", "#009e73", "#7a4fb5", "#a6761d", "#5c6570")
 BEST: Trace = {"symbol": "star", "size": 13, "line": {"color": "#ffffff", "width": 1}}
 
 
@@ -42,12 +42,12 @@ def write_transfer(
         target = next_size(t)
     code = ""
     if target is not None:
-        code = f"# {target.why}\n# {target.outlook}\n{target.snippet}"
+        code = f"# {target.why}\n# {target.outlook}\n{target.snippet}"  # with its cautions
     return write_figures(
         path,
         f"{title}: {verdicts(t)}",
         [_losses(t), _drift(t)],
-        [*notes, *t.notes],
+        [*notes, *t.notes, *filter(None, [outside_note(t)])],
         [optima_table(t), drift_table(t)],
         code,
     )
@@ -92,6 +92,13 @@ def floor(t: TransferInput) -> float:
     return lowest if np.isfinite(lowest) else 0.0
 
 
+def run_range(t: TransferInput) -> tuple[float, float]:
+    """Return the learning rates that the axis of losses shows: those that were run."""
+    x = np.concatenate([curve.x for curve in all_curves(t)])
+    margin = 0.03 * float(np.ptp(x)) + 0.1
+    return 2.0 ** (float(x.min()) - margin), 2.0 ** (float(x.max()) + margin)
+
+
 def sizes(t: TransferInput) -> list[int]:
     """List the sizes of the study, each once."""
     return sorted({curve.size for curve in all_curves(t)})
@@ -130,6 +137,7 @@ def _losses(t: TransferInput) -> Figure:
         domain = [k * width + (0.03 if k else 0), (k + 1) * width - 0.01]
         layout[f"xaxis{axis}"] = {
             "type": "log",
+            "range": np.log10(run_range(t)).tolist(),
             "exponentformat": "power",
             "title": {"text": "lr"},
             "domain": domain,
@@ -242,7 +250,7 @@ def _intervals(optima: Sequence[Optimum]) -> Trace:
 
 def _drift(t: TransferInput) -> Figure:
     data: list[Trace] = []
-    for rule, colour in zip(t.rules, RULES * len(t.rules), strict=False):
+    for rule, colour in rule_colours(t.rules).items():
         data += _drift_of_rule(t, rule, colour)
     title = f"Best learning rate against {t.axis}"
     subtitle = "dashed: predicted slopes, for full and for worst-case alignment"
@@ -251,7 +259,23 @@ def _drift(t: TransferInput) -> Figure:
         "xaxis": {"type": "log", "title": {"text": t.axis}, "tickvals": sizes(t)},
         "yaxis": {"type": "log", "exponentformat": "power", "title": {"text": "best lr"}},
     }
+    if known := rates_range(t):
+        layout["yaxis"]["range"] = np.log10(known).tolist()
     return {"data": data, "layout": layout}
+
+
+def rates_range(t: TransferInput) -> tuple[float, float] | None:
+    """Return the learning rates that the axis of optima shows, or None if there is no optimum.
+
+    The axis follows the optima, with an octave on both sides. Long intervals leave the figure, so
+    that the optima stay distinguishable.
+    """
+    known: list[float] = []
+    for optima in t.optima.values():
+        known += [optimum.x for optimum in optima if optimum.beyond == INSIDE]
+    if not known:
+        return None
+    return 2.0 ** (min(known) - 1), 2.0 ** (max(known) + 1)
 
 
 def _drift_of_rule(t: TransferInput, rule: str, colour: str) -> list[Trace]:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from orderone.core.colours import rule_colours
 from orderone.core.optional import need
 from orderone.report.inputs import FilePath, TransferInput
 from orderone.report.small_panel import GREY, GRID, INK, text
 from orderone.report.template import PURPOSE
-from orderone.report.transfer import RULES, ceiling, floor, line_through, sizes
+from orderone.report.transfer import ceiling, floor, line_through, rates_range, run_range, sizes
 from orderone.sweeping.optimum import INSIDE, Curve, Optimum
 from orderone.sweeping.transfer_text import headline, predicted, slope, verdicts
 
@@ -67,6 +68,7 @@ def _losses(axes: Axes, t: TransferInput, rule: str, first: bool) -> None:
         if best.beyond == INSIDE:
             _optimum(axes, best, colours[curve.size])
     axes.set_xscale("log")
+    axes.set_xlim(run_range(t))
     axes.set_ylim(bottom - 0.05 * (top - bottom), top + 0.05 * (top - bottom))
     axes.set_xlabel("lr", color=GREY, fontsize=9)
     if any((curve.mean > top).any() for curve in t.curves[rule]):
@@ -105,10 +107,12 @@ def _optimum(axes: Axes, best: Optimum, colour: str) -> None:
 
 
 def _drift(axes: Axes, t: TransferInput) -> None:
-    for rule, colour in zip(t.rules, RULES * len(t.rules), strict=False):
+    for rule, colour in rule_colours(t.rules).items():
         _drift_of_rule(axes, t, rule, colour)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    if known := rates_range(t):
+        axes.set_ylim(known)
     axes.set_xticks(sizes(t), [str(size) for size in sizes(t)])
     axes.set_xlabel(t.axis, color=GREY, fontsize=9)
     axes.set_title("best lr; dotted: predicted", fontsize=10, weight="bold", color=INK, loc="left")

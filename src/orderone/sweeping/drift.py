@@ -65,6 +65,10 @@ class Drift:
     why: str
     remedy: str = ""  # ends with a code
 
+    def should_move(self, tolerance: float) -> bool:
+        """Return whether theory predicts a drift outside the tolerance; False without theory."""
+        return any(abs(power) > tolerance for power in self.predicted)
+
 
 def judge(
     rule: str,

@@ -74,6 +74,9 @@ class Optimum:
     loss: float
     bend: float  # a of the parabola m* + a (x - x*)^2
     beyond: str = INSIDE
+    grid: tuple[float, float] = (-np.inf, np.inf)  # smallest and largest log2(lr) that was run
+    open_below: bool = False  # the interval reaches below the grid, whose end is then `low`
+    open_above: bool = False  # the interval reaches above the grid, whose end is then `high`
 
     @property
     def lr(self) -> float:
@@ -83,7 +86,8 @@ class Optimum:
 def optimum(curve: Curve, confidence: float = 0.95) -> Optimum:
     """Return the best learning rate for the mean loss over seeds.
 
-    Its interval has the given confidence; for a single seed it is infinite.
+    Its interval has the given confidence, and ends at the ends of the grid: the trainings say
+    nothing about rates outside it. For a single seed it is infinite, since it is unknown.
     """
     seeds = len(curve.losses)
     mean = curve.mean
@@ -104,9 +108,26 @@ def optimum(curve: Curve, confidence: float = 0.95) -> Optimum:
     reach = quantile(freedom, confidence) * error
     low = float(x - reach)
     high = float(x + reach)
+    grid = _ends(curve)
+    known = seeds > 1
     return Optimum(
-        curve.size, float(x), low, high, noise, resolution, seeds, float(loss), float(bend)
+        curve.size,
+        float(x),
+        max(low, grid[0]) if known else low,
+        min(high, grid[1]) if known else high,
+        noise,
+        resolution,
+        seeds,
+        float(loss),
+        float(bend),
+        grid=grid,
+        open_below=known and low < grid[0],
+        open_above=known and high > grid[1],
     )
+
+
+def _ends(curve: Curve) -> tuple[float, float]:
+    return float(curve.x[0]), float(curve.x[-1])
 
 
 def _beyond(mean: np.ndarray, best: int) -> str:
@@ -133,7 +154,9 @@ def _no_number(curve: Curve, beyond: str, loss: float) -> Optimum:
     low = curve.x[-1] if beyond == ABOVE else -np.inf
     high = curve.x[0] if beyond in (BELOW, NOWHERE) else np.inf
     unknown = (float("nan"), float(low), float(high), np.inf, np.inf)
-    return Optimum(curve.size, *unknown, len(curve.losses), loss, float("nan"), beyond)
+    return Optimum(
+        curve.size, *unknown, len(curve.losses), loss, float("nan"), beyond, _ends(curve)
+    )
 
 
 def _resampled(curve: Curve) -> tuple[np.ndarray, tuple[float, float]]:

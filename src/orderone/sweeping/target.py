@@ -9,7 +9,9 @@ that x was taken from to the target:
 with the bend a of the loss at the largest size that was run. If the trainings contradict every
 learning rate that could be used, `target` raises an error with the reason. An optimum beyond the
 grid is still known to lie on one side of it. A drift outside the tolerance, even without enough
-data, does not justify using the same rate.
+data, does not justify using the same rate; nor does a rule for which theory predicts a drift. Its
+rate is extrapolated from the largest size: with the measured drift where it is known, otherwise
+with the predicted one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +26,7 @@ from orderone.core.errors import InputError, without_code
 from orderone.core.text_table import wrapped
 from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan, plan
-from orderone.sweeping.drift import MOVES, TRANSFERS, Drift
+from orderone.sweeping.drift import MOVES, SEEDS, TRANSFERS, Drift
 from orderone.sweeping.optimum import ABOVE, INSIDE, Optimum
 
 POOLED = "pooled"
@@ -33,6 +35,7 @@ EXTRAPOLATED = "extrapolated"
 # octaves, for a grid of ratio 2: the best point of the grid is the last one if the optimum is this
 # close to it
 HALF_A_STEP = 0.5
+ENOUGH_SEEDS = 3  # recommended; two are the least for an interval
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,34 @@ class Target:
     verdict: str
     options: Mapping[str, Any] = field(default_factory=dict)
     held: Mapping[str, int] = field(default_factory=dict)  # the other size, if models have two
+    seeds: int = SEEDS  # of the size with the fewest
+    grid: tuple[float, float] = (0.0, np.inf)  # smallest and largest learning rate that was run
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Reasons to try these settings before using them; none if they were measured."""
+        reasons: list[str] = []
+        if self.source == EXTRAPOLATED:
+            reasons.append(f"extrapolated to {self.axis} {self.size}, where nothing was trained")
+        if self.seeds < SEEDS:
+            reasons.append(
+                "from one seed: the uncertainty is unknown; run at least"
+                f" {SEEDS - self.seeds} more, better {ENOUGH_SEEDS - self.seeds} more"
+            )
+        low, high = self.grid
+        if not low <= self.lr <= high:
+            reasons.append(
+                f"lr {self.lr:.3g} is outside the grid of the trainings ({low:.3g} to {high:.3g})"
+            )
+        return tuple(reasons)
 
     @property
     def snippet(self) -> str:
-        """Code that makes the plan, the model and the optimizer."""
+        """Code that makes the plan, the model and the optimizer, below its cautions as comments."""
+        return "\n".join([*(f"# caution: {reason}" for reason in self.cautions), self._code])
+
+    @property
+    def _code(self) -> str:
         settings = f'rule="{self.rule}", optimizer={self._optimizer}, lr={self.lr:.4g}'
         for name, value in self.options.items():
             if value is not None:
@@ -93,9 +120,12 @@ class Target:
         return plan(model, base=base, rule=self.rule, optimizer=chosen, lr=self.lr, **self.options)
 
     def __str__(self) -> str:
-        lines = [f"{self.rule} at {self.axis} {self.size}: lr {self.lr:.3g}"]
+        provisional = " (provisional)" if self.cautions else ""
+        lines = [f"{self.rule} at {self.axis} {self.size}: lr {self.lr:.3g}{provisional}"]
         lines += [*wrapped(self.why), *wrapped(self.outlook)]
-        lines += [f"  {line}" for line in self.snippet.splitlines()]
+        for reason in self.cautions:
+            lines += wrapped(f"caution: {reason}")
+        lines += [f"  {line}" for line in self._code.splitlines()]
         return "\n".join(lines)
 
     @property
@@ -105,10 +135,29 @@ class Target:
             return (
                 f"the best lr of {self.axis} {self.size} cannot be estimated from these trainings"
             )
-        return (
-            f"the best lr of {self.axis} {self.size} is expected between {self.low:.3g} and"
-            f" {self.high:.3g}; using {self.lr:.3g} instead costs about {self.regret:.2g} in loss"
+        low, high = self.grid
+        below = " (the end of the grid)" if self.low == low else ""
+        above = " (the end of the grid)" if self.high == high else ""
+        expected = (
+            f"the best lr of {self.axis} {self.size} is expected between {self.low:.3g}{below} and"
+            f" {self.high:.3g}{above}"
         )
+        if below or above:
+            return f"{expected}; the trainings cannot bound it further"
+        return f"{expected}; using {self.lr:.3g} instead costs about {self.regret:.2g} in loss"
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A learning rate, the size it belongs to, and the slopes to expect from there."""
+
+    x: float  # log2(lr)
+    at: float  # log2(size)
+    source: str
+    why: str
+    slope: float  # of the best log2(lr), as far as it is known; 0 otherwise
+    low: float
+    high: float
 
 
 def target(
@@ -132,10 +181,14 @@ def target(
             "no-learning-rate",
             argument=axis,
         )
-    x, at, source, why = _choice(inside, drift, axis, size)
-    _check_evidence(optima, drift, x, axis, size, tolerance)
-    doublings = float(np.log2(size) - at)
-    ends, squared = _forecast(x, doublings, drift, source)
+    choice = _choice(inside, drift, axis, size, tolerance)
+    _check_evidence(optima, drift, choice, axis, size, tolerance)
+    grid = min(each.grid[0] for each in optima), max(each.grid[1] for each in optima)
+    seeds = min(each.seeds for each in optima)
+    (low, high), squared = _forecast(choice, float(np.log2(size) - choice.at), drift)
+    if seeds >= SEEDS and choice.source != EXTRAPOLATED:
+        low = max(low, grid[0])
+        high = min(high, grid[1])
     largest = max(inside, key=lambda optimum: optimum.size)
     return Target(
         rule=drift.rule,
@@ -143,74 +196,103 @@ def target(
         axis=axis,
         size=size,
         base=base,
-        lr=float(np.exp2(x)),
-        low=float(np.exp2(min(ends))),
-        high=float(np.exp2(max(ends))),
-        source=source,
-        why=why,
+        lr=float(np.exp2(choice.x)),
+        low=float(np.exp2(low)),
+        high=float(np.exp2(high)),
+        source=choice.source,
+        why=choice.why,
         regret=float(max(largest.bend, 0.0) * squared),
         verdict=drift.verdict,
         options=dict(options),
         held=dict(held),
+        seeds=seeds,
+        grid=(float(np.exp2(grid[0])), float(np.exp2(grid[1]))),
     )
 
 
-def _forecast(x: float, k: float, drift: Drift, source: str) -> tuple[list[float], float]:
-    """Return the two ends of the interval of x* after k doublings, and the mean of (x* - x)^2."""
-    slope = drift.slope if np.isfinite(drift.slope) else 0.0
-    moved = 0.0 if source == EXTRAPOLATED else slope * k
+def _forecast(choice: _Choice, k: float, drift: Drift) -> tuple[tuple[float, float], float]:
+    """Return the interval of x* after k doublings, and the mean of (x* - x)^2."""
+    moved = 0.0 if choice.source == EXTRAPOLATED else choice.slope * k
     if not k:  # an unknown drift (inf) costs nothing here
-        return [x + moved, x + moved], moved**2
-    ends = [x + moved + k * (drift.low - slope), x + moved + k * (drift.high - slope)]
-    return ends, moved**2 + (drift.error * k) ** 2
+        return (choice.x + moved, choice.x + moved), moved**2
+    ends = [
+        choice.x + moved + k * (choice.low - choice.slope),
+        choice.x + moved + k * (choice.high - choice.slope),
+    ]
+    return (min(ends), max(ends)), moved**2 + (drift.error * k) ** 2
 
 
 def _choice(
-    inside: Sequence[Optimum], drift: Drift, axis: str, size: int
-) -> tuple[float, float, str, str]:
-    """Return log2(lr), log2 of the size that it belongs to, its source, and the reason."""
+    inside: Sequence[Optimum], drift: Drift, axis: str, size: int, tolerance: float
+) -> _Choice:
+    """Choose the learning rate by the verdict and by the drift that theory predicts."""
     largest = max(inside, key=lambda optimum: optimum.size)
     top = float(np.log2(largest.size))
+    slope = drift.slope if np.isfinite(drift.slope) else 0.0
+    if drift.verdict == MOVES or (drift.should_move(tolerance) and size != largest.size):
+        return _extrapolated(largest, drift, size, tolerance)
     if drift.verdict == TRANSFERS and drift.low <= 0 <= drift.high:
         weights = [1 / (optimum.noise**2 + optimum.resolution**2) for optimum in inside]
         x = float(np.average([optimum.x for optimum in inside], weights=weights))
         doublings = np.log2([optimum.size for optimum in inside])
         at = float(np.average(doublings, weights=weights))
-        return x, at, POOLED, f"the weighted mean over all {axis}s, since no drift was detected"
+        why = f"the weighted mean over all {axis}s, since no drift was detected"
+        return _Choice(x, at, POOLED, why, slope, drift.low, drift.high)
+    why = f"the best lr of {axis} {largest.size}, the nearest"
     if drift.verdict == TRANSFERS:
-        return (
-            largest.x,
-            top,
-            LARGEST,
-            f"the best lr of {axis} {largest.size}, the nearest, since a small drift was detected",
-        )
+        why += ", since a small drift was detected"
+    else:
+        why += "; transfer is not established"
+    return _Choice(largest.x, top, LARGEST, why, slope, drift.low, drift.high)
+
+
+def _extrapolated(largest: Optimum, drift: Drift, size: int, tolerance: float) -> _Choice:
+    """Extrapolate from the largest size, with the measured drift or with the predicted one."""
+    top = float(np.log2(largest.size))
+    doublings = float(np.log2(size)) - top
+    low = drift.low
+    high = drift.high
     if drift.verdict == MOVES:
-        x = largest.x + drift.slope * (float(np.log2(size)) - top)
-        return (
-            x,
-            top,
-            EXTRAPOLATED,
-            f"extrapolated by {drift.slope:+.2f} octaves per doubling, since the best lr moves",
+        slope = drift.slope
+        why = f"extrapolated by {slope:+.2f} octaves per doubling, since the best lr moves"
+    else:
+        full, worst = drift.predicted
+        certain = drift.verdict == TRANSFERS or _moves(drift, tolerance)
+        slope = drift.slope if certain else full
+        which = "measured" if certain else "predicted, since the measured drift is uncertain"
+        why = (
+            f"extrapolated by {slope:+.2f} octaves per doubling ({which}): theory predicts that the"
+            f" best lr of {drift.rule} moves by {full:g} to {worst:g}"
         )
-    return (
-        largest.x,
-        top,
-        LARGEST,
-        f"the best lr of {axis} {largest.size}, the nearest; transfer is not established",
-    )
+        if np.isfinite(drift.error):
+            low = min(low, full, worst)
+            high = max(high, full, worst)
+    x = largest.x + slope * doublings
+    return _Choice(x, top, EXTRAPOLATED, why, slope, low, high)
+
+
+def _moves(drift: Drift, tolerance: float) -> bool:
+    """Return whether the interval of the drift lies outside the tolerance, on one side."""
+    return drift.low > tolerance or drift.high < -tolerance
 
 
 def _check_evidence(
-    optima: Sequence[Optimum], drift: Drift, x: float, axis: str, size: int, tolerance: float
+    optima: Sequence[Optimum],
+    drift: Drift,
+    choice: _Choice,
+    axis: str,
+    size: int,
+    tolerance: float,
 ) -> None:
-    """Raise an InputError if the trainings contradict log2(lr) = x at this size."""
+    """Raise an InputError if the trainings contradict this learning rate at this size."""
     inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
     largest = max(inside, key=lambda optimum: optimum.size)
     if drift.verdict == TRANSFERS or size == largest.size:
         return
     start = f"{drift.rule}: no learning rate can be named for {axis} {size}: "
     remedy = without_code(drift.remedy) or "widen the grid of learning rates"
-    if drift.verdict != MOVES and (drift.low > tolerance or drift.high < -tolerance):
+    extrapolated = choice.source == EXTRAPOLATED
+    if not extrapolated and _moves(drift, tolerance):
         reason = (
             f"the best lr seems to move by {drift.slope:+.2f} octaves per doubling, but this is not"
             f" certain: {drift.why}"
@@ -219,9 +301,9 @@ def _check_evidence(
     for optimum in optima:
         if optimum.beyond == INSIDE:
             continue
-        expected = x
-        if drift.verdict == MOVES:
-            expected = largest.x + drift.slope * float(np.log2(optimum.size / largest.size))
+        expected = choice.x
+        if extrapolated:
+            expected = largest.x + choice.slope * float(np.log2(optimum.size / largest.size))
         if optimum.low - HALF_A_STEP <= expected <= optimum.high + HALF_A_STEP:
             continue
         if optimum.beyond == ABOVE:

@@ -39,6 +39,7 @@ COLUMNS = (
     "beyond",
     "seeds",
     "rates",
+    "outside",
 )
 
 
@@ -137,13 +138,18 @@ class Transfer:
     def chosen(self) -> str:
         """Recommended rule: one that transfers, else one without a verdict, else any.
 
-        If there are several, it is the one with the lowest loss at the largest size.
+        If there are several without a verdict, those for which theory predicts a drift come last;
+        then it is the one with the lowest loss at the largest size.
         """
         order = (TRANSFERS, UNKNOWN, MOVES)
-        return min(
-            self.rules,
-            key=lambda rule: (order.index(self.drift[rule].verdict), self.optima[rule][-1].loss),
-        )
+
+        def rank(rule: str) -> tuple[int, bool, float]:
+            drift = self.drift[rule]
+            undecided = drift.verdict == UNKNOWN
+            drifts = undecided and drift.should_move(self.tolerance)
+            return order.index(drift.verdict), drifts, self.optima[rule][-1].loss
+
+        return min(self.rules, key=rank)
 
     @property
     def verdict(self) -> str:
@@ -154,7 +160,8 @@ class Transfer:
     def frame(self) -> "pd.DataFrame":
         """One row per rule and size, with the best lr and its interval from `low` to `high`.
 
-        `regret` is the extra loss when using the best lr of the smallest size.
+        `regret` is the extra loss when using the best lr of the smallest size. `outside` says on
+        which side the interval reaches outside the grid: below, above, both, or nothing.
         """
         import pandas as pd
 
@@ -183,6 +190,7 @@ class Transfer:
             best.beyond,
             best.seeds,
             len(curve.x),
+            _outside(best),
         )
 
     def regret(self, rule: str, k: int) -> float:
@@ -221,6 +229,17 @@ class Transfer:
             "remedy",
         ]
         return pd.DataFrame(rows, columns=names)
+
+    def __repr__(self) -> str:
+        from orderone.sweeping.transfer_text import headline, verdicts
+
+        return f"<Transfer {verdicts(self)}; {headline(self)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdicts and both tables for notebooks."""
+        from orderone.sweeping.transfer_text import notebook
+
+        return notebook(self)
 
     def __str__(self) -> str:
         from orderone.sweeping.transfer_text import render
@@ -294,6 +313,14 @@ class Transfer:
         made = settings.plan(large, base, optimizer)
         made.save(path)
         return made
+
+
+def _outside(best: Optimum) -> str:
+    if best.open_below and best.open_above:
+        return "both"
+    if best.open_below:
+        return "below"
+    return "above" if best.open_above else ""
 
 
 def _held_size(frame: Frame, axis: str, where: Mapping[str, Any]) -> dict[str, int]:

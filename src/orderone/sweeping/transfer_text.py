@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from orderone.core.errors import code_of
+from orderone.core.notebook import notebook_html
 from orderone.core.text_table import text_table, wrapped
 from orderone.sweeping.drift import UNKNOWN, Drift
 from orderone.sweeping.optimum import ABOVE, BELOW, FLAT, INSIDE, NOWHERE, SINGLE, Optimum
@@ -31,8 +32,21 @@ def render(study: "Transfer") -> str:
         lines += wrapped(f"{drift.rule}: {drift.why}{remedy}")
     for note in study.notes:
         lines += wrapped(f"note: {note}")
-    lines += ["", *text_table(optima_table(study)), "", *text_table(drift_table(study))]
+    lines += ["", *text_table(optima_table(study))]
+    if note := outside_note(study):
+        lines += wrapped(note, indent=0)
+    lines += ["", *text_table(drift_table(study))]
     return "\n".join(lines)
+
+
+def notebook(study: "Transfer") -> str:
+    """Return the whole study as HTML for notebooks."""
+    notes = [headline(study)]
+    for drift in study.drift.values():
+        remedy = f"; {drift.remedy}" if drift.remedy else ""
+        notes.append(f"{drift.rule}: {drift.why}{remedy}")
+    notes += [*study.notes, *filter(None, [outside_note(study)])]
+    return notebook_html(verdicts(study), [optima_table(study), drift_table(study)], notes)
 
 
 def verdicts(study: "Transfer") -> str:
@@ -86,6 +100,14 @@ def optima_table(study: "Transfer") -> list[tuple[str, ...]]:
     return rows
 
 
+def outside_note(study: "Transfer") -> str:
+    """Return the meaning of < and > in intervals; nothing if no interval has them."""
+    for optima in study.optima.values():
+        if any(best.open_below or best.open_above for best in optima):
+            return "< and >: the interval reaches outside the grid; add seeds or a wider grid"
+    return ""
+
+
 def _cost(regret: float) -> str:
     if math.isnan(regret):
         return "-"
@@ -99,7 +121,9 @@ def rate(best: Optimum) -> str:
     if best.beyond == INSIDE:
         if math.isinf(best.low):
             return f"{best.lr:.3g}"
-        return f"{best.lr:.3g} [{2**best.low:.3g}, {2**best.high:.3g}]"
+        below = "<" if best.open_below else ""
+        above = ">" if best.open_above else ""
+        return f"{best.lr:.3g} [{below}{2**best.low:.3g}, {above}{2**best.high:.3g}]"
     reasons = {
         BELOW: f"below the grid (< {2**best.high:.3g})",
         ABOVE: f"above the grid (> {2**best.low:.3g})",

@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 
 from orderone import rules
+from orderone.core.colours import rule_colours
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.exponent_table import holds, interval
-from orderone.gallery.figures import GREY, SHADES, Trace, panels, scatter
+from orderone.gallery.figures import GREY, Trace, panels, scatter
 from orderone.gallery.judge import finding, joined, known, only, together
 from orderone.gallery.s0.alignment import BEND
 from orderone.gallery.s0.bigram import HELD_OUT, TRAINED, WIDTHS, Setting, simulate
@@ -164,7 +165,7 @@ def _picture(activation: str, frame: pd.DataFrame, fits: dict[str, Fits]) -> Pic
     """Draw networks as dots, geometric means as lines, and the predicted powers."""
     data = []
     for row, tokens in enumerate(TOKENS):
-        for rule, shade in zip(RULES, SHADES, strict=False):
+        for rule, shade in rule_colours(list(RULES)).items():
             data += _traces(
                 only(frame, rule=rule, tokens=tokens), POWERS[activation, tokens][rule], shade, row
             )
