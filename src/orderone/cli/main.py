@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ImportError, OSError) as error:  # an optional package is missing, the disk is full
         print(f"orderone: {error}", file=sys.stderr)
         sys.exit(WRONG_INPUT)
-    except KeyboardInterrupt:
-        print("orderone: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interruption:  # its message says what was saved
+        message = str(interruption).replace("the same call", "the same command")
+        print(f"orderone: {message or 'interrupted'}", file=sys.stderr)
         sys.exit(INTERRUPTED)

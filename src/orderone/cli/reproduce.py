@@ -170,11 +170,12 @@ def _run(
 ) -> "Reproduced":
     from orderone.gallery import reproduce as run
 
-    with show.one_thread(), bar(experiment.name) as move_bar:
+    in_terminal = sys.stderr.isatty()  # elsewhere every part gets a line
+    with show.one_thread(), bar(experiment.name, quiet=not in_terminal) as move_bar:
 
         def report(part: str, number: int, total: int) -> None:
             move_bar(number - 1, total, f"{experiment.name}: {part}")
-            if not sys.stderr.isatty():
+            if not in_terminal:
                 line = f"{experiment.name}: {part} ({number} of {total})"
                 print(line, file=sys.stderr, flush=True)
 

@@ -83,14 +83,20 @@ def reproduce(
             stored = store.get(part)
             if stored is not None:
                 records[part] = stored
-    for wait in (False, True):
-        for number, part in enumerate(parts, 1):
-            if part in records:
-                continue
-            tell(f"{part} (waiting for another run)" if wait else part, number, len(parts))
-            with store.claim(part, wait) as claimed:
-                if claimed:
-                    records[part] = _measure(store, part, parts[part], again)
+    try:
+        for wait in (False, True):
+            for number, part in enumerate(parts, 1):
+                if part in records:
+                    continue
+                tell(f"{part} (waiting for another run)" if wait else part, number, len(parts))
+                with store.claim(part, wait) as claimed:
+                    if claimed:
+                        records[part] = _measure(store, part, parts[part], again)
+    except KeyboardInterrupt:
+        text = f"interrupted: {len(records)} of {len(parts)} parts of {experiment.name} are saved"
+        raise KeyboardInterrupt(
+            f"{text} in {folder}; run the same call again to continue"
+        ) from None
     ordered = {part: records[part] for part in parts}
     return Reproduced(experiment, scale, ordered, store.provenance())
 

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from orderone.core.errors import with_code
+from orderone.core.notebook import notebook_html
 from orderone.core.text_table import text_table, wrapped
 from orderone.measure import records
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Verdict
@@ -113,6 +114,18 @@ class Check:
         """Write the records as .jsonl or .parquet; `orderone.measure.read` reads them back."""
         records.write(self.frame, path)
 
+    def __repr__(self) -> str:
+        return f"<Check {self.verdict}: {self._headline}; {self._counts}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, the causes and the main rows for notebooks."""
+        rows, left_out = _rows(self.judgements, self.axis)
+        notes = [f"because: {cause}" for cause in self.causes]
+        notes += [note for note in self.notes if note not in self.causes]
+        notes += filter(None, [left_out])
+        tables = [rows] if rows else []
+        return notebook_html(f"{self.verdict}: {self._headline}; {self._counts}", tables, notes)
+
     def __str__(self) -> str:
         """Return the verdict, its causes, and the rows that do not pass, the worst first."""
         lines = [*wrapped(f"{self.verdict}: {self._headline}", indent=0), *wrapped(self._counts)]
@@ -168,7 +181,15 @@ def _items(value: object) -> Sequence[object]:
 
 
 def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
-    """Return a table of everything but PASS, or the main rows of a check that passes."""
+    """Return the lines of the table of a check."""
+    rows, left_out = _rows(judgements, axis)
+    if not rows:
+        return []
+    return ["", *text_table(rows, named=True), *filter(None, [left_out])]
+
+
+def _rows(judgements: Sequence[Judgement], axis: str) -> tuple[list[tuple[str, ...]], str]:
+    """Return everything but PASS, or the main rows of a check that passes, and what is left out."""
     groups = sorted(_groups(judgements), key=lambda group: ORDER.index(group[0].verdict))
     selected = [group for group in groups if group[0].verdict != Verdict.PASS]
     if not selected:
@@ -176,19 +197,21 @@ def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
             if group[0].quantity in MAIN_QUANTITIES and group[0].step > 0:
                 selected.append(group)
     if not selected:
-        return []
-    rows = [("module", "verdict", "quantity", f"exponent of {SYMBOLS[axis]}", "allowed")]
+        return [], ""
+    rows: list[tuple[str, ...]] = [
+        ("module", "verdict", "quantity", f"exponent of {SYMBOLS[axis]}", "allowed")
+    ]
     for group in selected[:LINES]:
         rows.append(_row(group))
-    lines = ["", *text_table(rows, named=True)]
     left_out = len(groups) - len(selected[:LINES])
+    words = ""
     if left_out:
         worst = f"all {Verdict.PASS}"
         if len(selected) > LINES:
             worst = f"the worst {selected[LINES][0].verdict}"
         plural = "s" if left_out > 1 else ""
-        lines.append(f"... and {left_out} more row{plural}, {worst}")
-    return lines
+        words = f"... and {left_out} more row{plural}, {worst}"
+    return rows, words
 
 
 def _groups(judgements: Sequence[Judgement]) -> list[list[Judgement]]:

@@ -223,7 +223,10 @@ def run_all(
         try:
             action(size, seed)
         except KeyboardInterrupt:
-            trouble = f"interrupted after {done} of {len(runs)} runs"
+            trouble = (
+                f"interrupted after {done} of {len(runs)} runs; only these are judged, and they are"
+                " not on disk: save() writes them, a new check runs all"
+            )
             return [*troubles, with_code(trouble, "check-interrupted")], True
         except Exception as error:
             if done == 0:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.core.errors import InputError
+from orderone.core.notebook import notebook_html
 from orderone.core.roles import Role
 from orderone.observe.inventory import inventory, unwrap
 from orderone.optimizers.combined import CombinedOptimizer
@@ -167,6 +168,14 @@ class Plan:
         return {**self.__dict__, "was_applied": self.applied}
 
     # --- reading ----------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"<Plan of {len(self.rows)} tensors: {self.headline}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        table = [text.COLUMNS, *text.compressed(self.rows)]
+        return notebook_html(self.headline, [table], [*self.notes, text.LEGEND, self.looked])
 
     def __str__(self) -> str:
         return text.render(self)

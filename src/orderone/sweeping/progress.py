@@ -1,6 +1,6 @@
 """Progress bar of a sweep: trials, steps per second, remaining time, best loss so far.
 
-It is drawn on terminals only.
+Where standard error is not a terminal, a line every few seconds says the same.
 """
 
 import time
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from math import inf, isfinite
 from typing import TypeAlias
 
+from orderone.core.progress import LineProgress
 from orderone.sweeping.trial import Trial
 from orderone.training.outcome import Outcome
 
@@ -75,14 +76,23 @@ class Progress:
 
 @contextmanager
 def progress_bar(total: int, steps: int, quiet: bool) -> Iterator[Progress]:
-    """Draw a progress bar on a terminal, and nothing elsewhere or if `quiet`."""
+    """Draw a progress bar on a terminal, and print lines elsewhere; nothing if `quiet`."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
-    if quiet or not console.is_terminal or not total:
+    if quiet or not total:
         yield Progress(total, steps)
+        return
+    if not console.is_terminal:
+        lines = LineProgress()
+
+        def write(done: int, total_steps: int, text: str, rate: float, best: str) -> None:
+            parts = [text, f"{100 * done / max(total_steps, 1):.0f} %", f"{rate:.0f} steps/s", best]
+            lines.print(", ".join(filter(None, parts)))
+
+        yield Progress(total, steps, write)
         return
     rate = TextColumn("{task.fields[rate]:.0f} steps/s")
     best = TextColumn("{task.fields[best]}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orderone.core.errors import with_code
 from orderone.core.inputs import Name
+from orderone.core.notebook import notebook_html
 from orderone.core.text_table import text_table, text_width, wrapped
 from orderone.sweeping.job import Job
 from orderone.sweeping.store import StorePath, read_store
@@ -33,7 +34,8 @@ class Interrupted(KeyboardInterrupt):
         finished = sum(outcome.finished for outcome in sweep.outcomes.values())
         text = f"interrupted: {finished} of {len(sweep.trials)} trials finished"
         if sweep.store:
-            text += "; partial progress was saved; run the same call again to continue"
+            text += f"; partial progress was saved in {sweep.store}"
+            text += "; run the same call again to continue"
         else:
             text += "; nothing was saved to disk; pass store= to be able to continue"
         super().__init__(text)
@@ -164,6 +166,33 @@ class Sweep:
         return "width"
 
     @property
+    def edge_notes(self) -> list[str]:
+        """Sentences on best learning rates at an end of their grid: a better one may be outside."""
+        frame = self.frame
+        if "lr" not in frame:
+            return []
+        places: dict[str, list[str]] = {}
+        best = self.best()
+        arm = [name for name in ARM if name in best]
+        for _, row in best.iterrows():
+            same = frame
+            for name in arm:
+                same = same[same[name] == row[name]]
+            rates = same["lr"].astype(float)
+            if rates.nunique() < 2:
+                continue
+            place = " ".join(str(row[name]) for name in arm)
+            if row["lr"] == rates.min():
+                places.setdefault(f"smallest lr, {row['lr']:.3g}", []).append(place)
+            elif row["lr"] == rates.max():
+                places.setdefault(f"largest lr, {row['lr']:.3g}", []).append(place)
+        notes: list[str] = []
+        for end, names in places.items():
+            text = f"the best lr is the {end}, for {'; '.join(names)}: widen the grid beyond it"
+            notes.append(with_code(text, "optimum-outside-grid"))
+        return notes
+
+    @property
     def summary(self) -> str:
         """Number of trials by status, such as "36 trials: 35 done, 1 diverged"."""
         counts: dict[str, int] = {}
@@ -175,6 +204,19 @@ class Sweep:
         parts = [f"{number} {status}" for status, number in counts.items()]
         return f"{len(self.trials)} trials: {', '.join(parts)}"
 
+    def __repr__(self) -> str:
+        store = f", store={self.store!r}" if self.store else ""
+        return f"<Sweep of {self.summary}{store}>"
+
+    def _repr_html_(self) -> str:
+        """Return the summary and the table of best settings for notebooks."""
+        best = self.best()
+        tables = []
+        if len(best):
+            rows = [[_cell(value) for value in row] for row in best.itertuples(index=False)]
+            tables.append([[str(name) for name in best], *rows])
+        return notebook_html(self.summary, tables, [*self.edge_notes, *self.notes])
+
     def __str__(self) -> str:
         lines = [self.summary]
         if self.store:
@@ -182,7 +224,7 @@ class Sweep:
         best = self.best()
         if len(best):
             lines += _best_table(best)
-        for note in self.notes:
+        for note in (*self.edge_notes, *self.notes):
             lines += wrapped(f"note: {note}", indent=0)
         return "\n".join(lines)
 

@@ -181,5 +181,12 @@ class TrainingLoop:
                 checkpoint.save(self)
                 saved = time.monotonic()
         if stop:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(self._interruption(checkpoint))
         return saved
+
+    def _interruption(self, checkpoint: Checkpoint | None) -> str:
+        """Return what was done and saved, and how to continue."""
+        text = f"interrupted after {self.done} of {self.settings.steps} updates"
+        if checkpoint is None:
+            return f"{text}; nothing was saved; pass checkpoint= to be able to continue"
+        return f"{text}, which are saved in the checkpoint; run the same call again to continue"
