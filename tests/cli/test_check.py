@@ -86,7 +86,7 @@ def test_mup_passes(check, model):
         out,
         flags=re.M,
     )
-    assert not err  # no progress bar without a terminal
+    assert "\r" not in err  # no progress bar without a terminal
 
 
 def test_the_standard_parameterization_fails(check):
@@ -237,4 +237,4 @@ def test_the_demo_checks_both_rules_and_writes_reports(monkeypatch, capsys, tmp_
     out = capsys.readouterr().out
     assert "PASS: mup for adamw" in out
     assert "FAIL: standard for adamw" in out
-    assert all((tmp_path / name).stat().st_size > 1_000_000 for name in CHECKED.values())
+    assert all((tmp_path / name).stat().st_size > 500_000 for name in CHECKED.values())

@@ -123,6 +123,8 @@ class Check:
         notes = [f"because: {cause}" for cause in self.causes]
         notes += [note for note in self.notes if note not in self.causes]
         notes += filter(None, [left_out])
+        for cause, names in _explained(self.judgements).items():
+            notes.append(f"{', '.join(names)}: {cause}")
         tables = [rows] if rows else []
         return notebook_html(f"{self.verdict}: {self._headline}; {self._counts}", tables, notes)
 
@@ -185,7 +187,21 @@ def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
     rows, left_out = _rows(judgements, axis)
     if not rows:
         return []
-    return ["", *text_table(rows, named=True), *filter(None, [left_out])]
+    lines = ["", *text_table(rows, named=True), *filter(None, [left_out])]
+    for cause, names in _explained(judgements).items():
+        lines += wrapped(f"{', '.join(names)}: {cause}", indent=0)
+    return lines
+
+
+def _explained(judgements: Sequence[Judgement]) -> dict[str, list[str]]:
+    """Return why sizes that are not of order one pass, each with its modules."""
+    modules: dict[str, list[str]] = {}
+    for line in judgements:
+        if line.verdict == Verdict.PASS and line.cause:
+            names = modules.setdefault(line.cause, [])
+            if line.module not in names:
+                names.append(line.module)
+    return modules
 
 
 def _rows(judgements: Sequence[Judgement], axis: str) -> tuple[list[tuple[str, ...]], str]:

@@ -227,10 +227,13 @@ class TheoryExpectations:
         layer = self._layer(role, module)
         known = not math.isnan(implied)
         gauge_shift = 0.0
+        gauge_of = ""
         exponent = self._sizes[f"h{layer}"]
         if known:
             gauge_shift = implied - self._sizes[f"h{layer}"]
             exponent = implied
+        if abs(gauge_shift) > 1e-6:
+            gauge_of = weight
 
         if quantity == Quantity.OUTPUT_GRADIENT:
             return Expected(self._sizes[f"h'{layer}"] - gauge_shift, two_sided=True, role=role)
@@ -238,8 +241,8 @@ class TheoryExpectations:
             change = self._sizes[f"Δh{layer}"]
             if role == Role.VECTOR:  # a normalized output cannot change by more than its size
                 change = min(change, 0.0)
-            return Expected(change + gauge_shift, bound=gauge_shift, role=role)
-        return Expected(exponent, bound=gauge_shift, two_sided=known, role=role)
+            return Expected(change + gauge_shift, bound=gauge_shift, role=role, gauge_of=gauge_of)
+        return Expected(exponent, bound=gauge_shift, two_sided=known, role=role, gauge_of=gauge_of)
 
     def _layer(self, role: str, module: str) -> int:
         """Return the layer of Stratos's network that a module with this role corresponds to."""

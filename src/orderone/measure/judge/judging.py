@@ -15,6 +15,7 @@ from orderone.measure.judge.causes import likely_causes, read_context
 from orderone.measure.judge.expectations import AdjustedExpectations
 from orderone.measure.judge.verdict import (
     BOUNDARY,
+    SYMBOLS,
     Expected,
     Finding,
     Judgement,
@@ -156,10 +157,22 @@ class Judge:
             fit.high,
             predicted,
             finding.verdict,
-            finding.cause,
+            finding.cause or self._gauge(expected, finding.verdict),
             expected.role,
             finding.reason,
             math.nan if expected.two_sided else expected.bound,
+        )
+
+    def _gauge(self, expected: Expected, verdict: Verdict) -> str:
+        """Explain why a size that is not of order one passes."""
+        if verdict != Verdict.PASS or not expected.gauge_of:
+            return ""
+        size = SYMBOLS[self.study.axis]
+        power = expected.bound
+        return (
+            f"right at {size}^{power:.3g}: the plan writes the factor of another layer into"
+            f" {expected.gauge_of} (gauge), as for a tied readout, whose own factor would also"
+            " scale the embedding"
         )
 
     @property

@@ -66,6 +66,9 @@ class Expected:
     two_sided: bool = False  # compare with `exponent` on both sides (a law), not with `bound`
     role: str = ""
     rough: bool = False  # derived from the size of gradients, which follow their law less closely
+    # tensor into which the plan wrote a factor of another layer, so that this size is not of order
+    # one, and is right
+    gauge_of: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,46 @@
+"""A size that is not of order one and passes: the check says why."""
+
+import torch
+from torch import nn
+
+import orderone as o1
+
+
+class Tied(nn.Module):
+    """A small text model whose readout is the embedding."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.embed = nn.Embedding(16, width)
+        self.hidden = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 16, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(torch.relu(self.hidden(self.embed(tokens)))))
+
+
+def test_the_gauge_of_a_tied_readout_is_explained():
+    tokens = torch.arange(32).reshape(4, 8) % 16
+    r = o1.coord_check(
+        Tied,
+        widths=[16, 32, 64],
+        lr=1e-2,
+        batches=(tokens, tokens),
+        loss=lambda logits, targets: nn.functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten()
+        ),
+        steps=1,
+        seeds=1,
+    )
+    rows = r.exponents
+    norm = rows[(rows["module"] == "norm") & (rows["quantity"] == "output")].iloc[0]
+    assert norm["predicted"] == -1
+    assert norm["verdict"] == "PASS"
+    assert "norm.weight (gauge)" in norm["cause"]
+    assert "norm: right at n^-1" in " ".join(str(r).split())
+    others = rows[(rows["verdict"] == "PASS") & (rows["module"] == "hidden")]
+    assert not others["cause"].any()
+    assert "\n" not in repr(r)
+    assert "norm.weight (gauge)" in r._repr_html_()
