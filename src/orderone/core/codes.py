@@ -382,6 +382,12 @@ CHECK = {
     ),
 }
 SWEEP: dict[str, str] = {
+    "torch-cannot-stack": (
+        "Before the first stack of a process, two tiny networks are trained in one program and"
+        " alone. With the installed version of torch this fails, so no models can be trained in one"
+        " program. A sweep trains them one after another, which is slower and gives the same"
+        " results. Install a version of torch that is named in the message."
+    ),
     "unknown-space-key": (
         "The space of a sweep has a key that is neither a setting of a trial (lr, weight_decay,"
         " beta1, seed, ...) nor an argument of build, or a setting that the optimizer does not"
