@@ -12,6 +12,7 @@ from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.planning import Plan
+from orderone.planning.build import ABSOLUTE
 from orderone.planning.options import OPTION_NAMES
 from orderone.sweeping.driver import Driver
 from orderone.sweeping.executors import read_executor
@@ -211,7 +212,7 @@ def _read_base(base: Base, space: Space) -> tuple[dict[str, int], Base]:
         for size_name, size in base.items():
             sizes[size_name] = count(size, f"base {size_name}")
         return sizes, None
-    if isinstance(base, (nn.Module, Mapping, Plan)):
+    if isinstance(base, (nn.Module, Mapping, Plan)) or base == ABSOLUTE:
         return {}, base
     if isinstance(base, (str, PathLike)):
         return {}, Plan.load(base)
