@@ -253,10 +253,12 @@ def check_build(build: object, sizes: Sequence[str], arguments: Sequence[str]) -
     unknown = [name for name in arguments if name not in parameters]
     if unknown and not takes_all:
         others = [name for name in parameters if name not in KNOWN]
-        takes = ", ".join(others) or "none"
+        takes = "; build has no other arguments"
+        if others:
+            takes = f", or another argument of build ({', '.join(others)})"
         raise InputError(
             f"space: unknown key {unknown[0]!r}; expected one of"
-            f" {', '.join((*TUNED, *CHOICES, *SEEDS))}, or another argument of build ({takes})",
+            f" {', '.join((*TUNED, *CHOICES, *SEEDS))}{takes}",
             "unknown-space-key",
             argument="space",
         )
