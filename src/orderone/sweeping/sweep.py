@@ -189,7 +189,7 @@ def sweep(
         return driver.run()
 
 
-def _if_torch_can_stack(stacked: bool | str) -> bool | str:
+def _if_torch_can_stack(stacked: Stacked) -> Stacked:
     """Return False, with a warning, if this version of torch cannot train models in one program."""
     if stacked is False:
         return False
