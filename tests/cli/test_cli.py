@@ -229,6 +229,7 @@ def test_a_plan_as_json_and_as_a_file(config, tmp_path):
     ("arguments", "code", "words"),
     [
         (("--hf-config", "nowhere.json", "--base", BASE), "unusable-hf-config", ("nowhere.json",)),
+        (("--hf-config", "CONFIG", "--lr", "3e-3"), "needs-base", ("base: ",)),
         (("--hf-config", "CONFIG", "--base", "256"), None, ("base: ", "'256'")),
         (
             ("--hf-config", "CONFIG", "--base", BASE, "--rule", "mupp"),
@@ -245,6 +246,15 @@ def test_a_plan_as_json_and_as_a_file(config, tmp_path):
 def test_wrong_input_of_a_plan_is_refused(config, arguments, code, words):
     arguments = [str(config) if word == "CONFIG" else word for word in arguments]
     assert_refused(orderone("plan", *arguments), code, *words)
+
+
+def test_absolute_laws_are_asked_for(config):
+    words = ("plan", "--hf-config", config, "--no-probe", "--json")
+    absolute = json.loads(orderone(*words, "--base", "absolute").out)
+    strategy = json.loads(orderone(*words, "--rule", "hybrid").out)
+    for record in (absolute, strategy):
+        assert not record["settings"]["relative"]
+        assert record["rows"][0]["base_shape"] is None
 
 
 def test_an_unknown_size_of_the_base_is_named(config):

@@ -130,8 +130,8 @@ def test_a_role_that_depends_on_the_size_is_refused_if_that_changes_the_rate():
 
 
 def test_roles_without_a_base():
-    plan = o1.plan(build(32), rule="neural-tangent", lr=LR, init_scale={"readout": 0.5})
-    single = o1.plan(build(32), rule="neural-tangent", lr=DEFAULT)
+    plan = o1.plan(build(32), base="absolute", lr=LR, init_scale={"readout": 0.5})
+    single = o1.plan(build(32), base="absolute", lr=DEFAULT)
     assert plan["0.weight"].lr / single["0.weight"].lr == pytest.approx(EMBEDDING / DEFAULT)
     assert plan["4.weight"].init_std == pytest.approx(single["4.weight"].init_std / 2)
 

@@ -32,7 +32,7 @@ HELP = Help(
 
 def plan(
     hf_config: str,
-    base: tuple[str, ...],
+    base: tuple[str, ...] = (),
     rule: str = "mup",
     optimizer: str = "adamw",
     lr: str | None = None,
@@ -54,7 +54,8 @@ def plan(
     Args:
         hf_config: A config.json of Hugging Face, or the folder that contains it.
         base: The sizes in which the tuned model differs, such as
-            hidden_size=256 num_attention_heads=4; or a saved plan.
+            hidden_size=256 num_attention_heads=4; or a saved plan; or absolute, for power laws of
+            the dimensions themselves. Only neural-tangent, hybrid and maximal-update need none.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
         lr: Learning rate tuned on the base; or one for each role or pattern of tensors:
@@ -147,12 +148,22 @@ def meta_model(config: Mapping[str, Any]) -> "nn.Module":
             return transformers.AutoModel.from_config(hf_config)
 
 
-def read_base(texts: Sequence[str]) -> dict[str, object] | str:
-    """Return the sizes of the base from name=value pairs, or the path of a saved plan."""
+def read_base(texts: Sequence[str]) -> dict[str, object] | str | None:
+    """Return the sizes of the base from name=value pairs, or the path of a saved plan.
+
+    The result is "absolute" if that was asked for, and None if nothing was.
+    """
+    from orderone.planning.build import ABSOLUTE
+
+    if not texts:
+        return None
     if len(texts) == 1 and "=" not in texts[0]:
+        if texts[0] == ABSOLUTE:
+            return ABSOLUTE
         if not Path(texts[0]).is_file():
             raise InputError(
-                f"base: expected sizes such as hidden_size=256, or a saved plan; got {texts[0]!r}",
+                "base: expected sizes such as hidden_size=256, a saved plan, or absolute; got"
+                f" {texts[0]!r}",
                 argument="base",
             )
         return texts[0]

@@ -1,5 +1,5 @@
-"""Absolute mode (base=None): the papers' power laws in the dimensions themselves, with constants C
-and Lambda of order one.
+"""Absolute mode (base="absolute"): the papers' power laws in the dimensions themselves, with
+constants C and Lambda of order one.
 
     initial std      sqrt(C_G) times the rule's power
     learning rate    lr Lambda_G times the rule's power
@@ -56,8 +56,8 @@ def absolute_plan(
     """Return the plan for `model` without a base."""
     if request.gauge != "folded" or request.depth is not None:
         message = (
-            "base: gauge and depth need a base, and base=None is absolute mode; pass a base, or"
-            " leave gauge and depth out"
+            "base: gauge and depth describe what changes between a base and the model, and this"
+            " plan is absolute; pass a base, or leave gauge and depth out"
         )
         raise InputError(message, "needs-base", argument="base")
     items = inventory(model)

@@ -30,7 +30,9 @@ from orderone.planning.options import (
 )
 from orderone.planning.plan import Plan
 from orderone.planning.settings import SettingInput
+from orderone.theory.scaling import is_strategy
 
+ABSOLUTE = "absolute"
 BaseInput: TypeAlias = Annotated[
     nn.Module | Mapping[str, object] | Plan | str | PathLike[str] | None, UserInput
 ]
@@ -65,7 +67,9 @@ def plan(
         model: Any nn.Module, on any device; the meta device needs no memory.
         base: The model that was tuned: a smaller module of the same architecture (the meta device
             is fine); for a Hugging Face model, overrides of its configuration such as
-            {"hidden_size": 256}; a saved plan, or its path. None: absolute power laws.
+            {"hidden_size": 256}; a saved plan, or its path. "absolute" asks for power laws of the
+            dimensions themselves; only the strategies of the effective theory of Transformers,
+            which are such laws, may leave the base out.
         rule: A name of `rules.names()`, or a rule of `rules.custom`.
         optimizer: sgd, adam, adamw, adafactor, muon (with adamw for all but hidden matrices), lion,
             rmsprop, nadam or adagrad; or the class of one of them, or your subclass of one, which
@@ -112,15 +116,17 @@ def plan(
         Lambda=Lambda,
     )
     request = options.read(model)
-    if base is None:
+    if base is None and not is_strategy(request.name):
+        raise _no_base(request)
+    if base is None or (isinstance(base, str) and base == ABSOLUTE):
         order_one = OrderOne(C or {}, Lambda or {})
         return absolute.absolute_plan(
             model, request, order_one, constants.collect(model, inputs, probe)
         )
     if C or Lambda:
         message = (
-            "C, Lambda: only absolute mode (base=None) has these constants; relative to a base, the"
-            " initial sizes and the learning rate of the base replace them"
+            "C, Lambda: only absolute mode (base='absolute') has these constants; relative to a"
+            " base, the initial sizes and the learning rate of the base replace them"
         )
         raise InputError(message, "absolute-mode", argument="C" if C else "Lambda")
     if isinstance(base, (str, PathLike)):
@@ -133,6 +139,16 @@ def plan(
     if isinstance(base, Plan) and base.applied:
         return _continue_applied(made, base)
     return made
+
+
+def _no_base(request: Request) -> InputError:
+    message = (
+        f"base: {request.name} scales what was tuned on a smaller model, and no such model was"
+        " passed. Pass the model that you tuned, base=build(smaller sizes), or the sizes in which a"
+        ' Hugging Face model differs from it, base={"hidden_size": 256}; or ask for power laws of'
+        ' the dimensions themselves, without a tuned model, with base="absolute"'
+    )
+    return InputError(message, "needs-base", argument="base")
 
 
 def _forward_facts(model: nn.Module, base: Base, options: PlanOptions) -> ForwardFacts:
@@ -247,7 +263,7 @@ def _read_base(model: nn.Module, base: BaseInput) -> Base:
     if isinstance(base, Plan):
         return bases.from_plan(base, model)
     message = (
-        "base: expected a module, a mapping of overrides, a plan or its path, or None; got"
+        "base: expected a module, a mapping of overrides, a plan or its path, or 'absolute'; got"
         f" {type(base).__name__}"
     )
     raise InputError(message, "wrong-type", argument="base")

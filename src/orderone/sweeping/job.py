@@ -260,13 +260,17 @@ def check_build(build: object, sizes: Sequence[str], arguments: Sequence[str]) -
         return
     takes_all = _takes(parameters, Parameter.VAR_KEYWORD)
     unknown = [name for name in arguments if name not in parameters]
-    if unknown and not takes_all:
+    if takes_all:  # such as "eps.embedding": Python has no arguments of this kind
+        unknown = [name for name in unknown if "." in name]
+    if unknown:
         others = [name for name in parameters if name not in KNOWN]
-        takes = ", ".join(others) or "none"
+        takes = "; build has no other arguments"
+        if others:
+            takes = f", or another argument of build ({', '.join(others)})"
         raise InputError(
             f"space: unknown key {unknown[0]!r}; expected one of"
-            f" {', '.join((*TUNED, *CHOICES, *SEEDS))}, lr.embedding (a role, pattern or optimizer"
-            f" after lr, weight_decay or init_scale), or another argument of build ({takes})",
+            f" {', '.join((*TUNED, *CHOICES, *SEEDS))}, a role, pattern or optimizer after lr,"
+            f" weight_decay or init_scale (lr.embedding){takes}",
             "unknown-space-key",
             argument="space",
         )

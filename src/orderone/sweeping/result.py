@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
-from orderone.core.errors import with_code
+from orderone.core.errors import hint_on_codes, with_code
 from orderone.core.inputs import Name
 from orderone.core.text_table import text_table, text_width, wrapped
 from orderone.sweeping.job import Job
@@ -184,7 +184,7 @@ class Sweep:
             lines += _best_table(best)
         for note in self.notes:
             lines += wrapped(f"note: {note}", indent=0)
-        return "\n".join(lines)
+        return "\n".join([*lines, *hint_on_codes(self.notes)])
 
 
 _FACTS = ("loss", "evaluation", "diverged", "steps", "seconds", "status", "error", "key")

@@ -1,5 +1,6 @@
 """`sweep`: train every point of a space, store the results, and run only what is missing."""
 
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from os import PathLike
@@ -7,11 +8,12 @@ from os import PathLike
 import torch
 from torch import nn
 
-from orderone.core.errors import InputError, function, one_of
+from orderone.core.errors import InputError, function, one_of, with_code
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.planning import Plan
+from orderone.planning.build import ABSOLUTE
 from orderone.planning.options import OPTION_NAMES
 from orderone.planning.settings import SettingInput
 from orderone.sweeping.driver import Driver
@@ -38,6 +40,8 @@ from orderone.sweeping.trial import SIZES, TUNED
 from orderone.training.inputs import Data, Device, FilePath, LossFunction, ScheduleInput
 from orderone.training.settings import PRECISIONS, optional_count
 from orderone.training.source import read_source
+from orderone.training.stacked.capability import stacking_failure
+from orderone.training.stacked.errors import NotStackable
 
 _SET_BY_TRIALS = {"rule", "optimizer", "C", "Lambda", *TUNED}
 PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in _SET_BY_TRIALS)
@@ -183,6 +187,7 @@ def sweep(
         raise InputError(
             f'stacked: expected True, False or "auto", got {stacked!r}', argument="stacked"
         )
+    stacked = _if_torch_can_stack(stacked)
     seed = count(sampler_seed, "sampler_seed", least=0)
     chosen = read_sampler(sampler, job, read, trials, job.together, seed)
     pruning = None if pruner is None else read_pruner(pruner, job, read)
@@ -191,6 +196,22 @@ def sweep(
         run_by = read_executor(executor, workers, address, job.device)
         driver = Driver(job, chosen, pruning, opened, run_by, stacked, quiet=not progress)
         return driver.run()
+
+
+def _if_torch_can_stack(stacked: bool | str) -> bool | str:
+    """Return False, with a warning, if this version of torch cannot train models in one program."""
+    if stacked is False:
+        return False
+    failure = stacking_failure()
+    if failure is None:
+        return stacked
+    if stacked is True:
+        raise NotStackable(failure, "torch-cannot-stack", argument="stacked")
+    warnings.warn(
+        with_code(f"{failure}. Trials are trained one after another.", "torch-cannot-stack"),
+        stacklevel=3,
+    )
+    return False
 
 
 def _read_device(device: Device) -> str:
@@ -220,7 +241,7 @@ def _read_base(base: Base, space: Space) -> tuple[dict[str, int], Base]:
         for size_name, size in base.items():
             sizes[size_name] = count(size, f"base {size_name}")
         return sizes, None
-    if isinstance(base, (nn.Module, Mapping, Plan)):
+    if isinstance(base, (nn.Module, Mapping, Plan)) or base == ABSOLUTE:
         return {}, base
     if isinstance(base, (str, PathLike)):
         return {}, Plan.load(base)

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from orderone.core.errors import code_of
+from orderone.core.errors import code_of, hint_on_codes
 from orderone.core.text_table import text_table, wrapped
 from orderone.sweeping.drift import UNKNOWN, Drift
 from orderone.sweeping.optimum import ABOVE, BELOW, FLAT, INSIDE, NOWHERE, SINGLE, Optimum
@@ -32,6 +32,7 @@ def render(study: "Transfer") -> str:
     for note in study.notes:
         lines += wrapped(f"note: {note}")
     lines += ["", *text_table(optima_table(study)), "", *text_table(drift_table(study))]
+    lines += hint_on_codes([*study.notes, *(drift.remedy for drift in study.drift.values())])
     return "\n".join(lines)
 
 

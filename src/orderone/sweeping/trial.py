@@ -55,9 +55,10 @@ def setting_of(settings: Mapping[str, Scalar], name: str) -> "float | dict[str, 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return the names of settings in the order of `KNOWN`, "lr.embedding" after "lr"."""
 
-    def place(name: str) -> int:
+    def place(name: str) -> tuple[int, bool]:
         setting = tuned_name(name) or name
-        return KNOWN.index(setting) if setting in KNOWN else len(KNOWN)
+        number = KNOWN.index(setting) if setting in KNOWN else len(KNOWN)
+        return number, name != setting
 
     return sorted(names, key=place)
 
