@@ -11,7 +11,7 @@ from orderone.core.text_table import text_table, text_width, wrapped
 from orderone.sweeping.job import Job
 from orderone.sweeping.store import StorePath, read_store
 from orderone.sweeping.stored_jobs import choose_job, read_jobs
-from orderone.sweeping.trial import KNOWN, Trial
+from orderone.sweeping.trial import Trial, in_order
 from orderone.training.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Sweep:
         names: dict[str, None] = {}  # columns of all rows, in the order in which they first appear
         for row in rows:
             names.update(dict.fromkeys(row))
-        settings = [name for name in (*KNOWN, *names) if name in names and name not in _FACTS]
+        settings = in_order(name for name in names if name not in _FACTS)
         columns = list(dict.fromkeys([*settings, *_FACTS]))
         return pandas.DataFrame(rows, columns=pandas.Index(columns))
 

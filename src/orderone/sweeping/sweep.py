@@ -15,6 +15,7 @@ from orderone.core.reals import real
 from orderone.planning import Plan
 from orderone.planning.build import ABSOLUTE
 from orderone.planning.options import OPTION_NAMES
+from orderone.planning.settings import SettingInput
 from orderone.sweeping.driver import Driver
 from orderone.sweeping.executors import read_executor
 from orderone.sweeping.inputs import (
@@ -56,6 +57,9 @@ def sweep(
     depths: Sizes = None,
     rule: Rules = "mup",
     optimizer: Optimizers = "adamw",
+    lr: SettingInput | None = None,
+    weight_decay: SettingInput | None = None,
+    init_scale: SettingInput | None = None,
     base: Base = None,
     data: Data = None,
     steps: Count | None = None,
@@ -96,10 +100,14 @@ def sweep(
             returns an nn.Module.
         space: Values to try: {"lr": log_grid(1e-4, 1e-1, 16), "seed": range(4)}. Keys are lr,
             weight_decay, beta1, beta2, momentum, eps, init_scale, rule, optimizer, seed,
-            data_seed, or keyword arguments of `build`. Learning rates and the like are for the
-            base size.
+            data_seed, or keyword arguments of `build`. "lr.embedding" is the learning rate of a
+            role, "lr.*.q_proj.weight" that of a pattern of tensors, "lr.muon" that of an
+            optimizer; weight_decay and init_scale likewise. Learning rates and the like are for
+            the base size.
         widths, depths: Sizes to compare.
         rule, optimizer: As in `plan`; or lists, to compare several.
+        lr, weight_decay, init_scale: As in `plan`: numbers or mappings that all trials share, apart
+            from what the space sets.
         base: Size that learning rates are meant for (a width, or {"width": 64, "depth": 2}), or
             any base that `plan` accepts. By default the smallest size.
         data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
@@ -145,7 +153,8 @@ def sweep(
     del training, search, execution  # `accepts_groups` has spread them over the keywords
     for option in plan_options:
         one_of(option, PLAN_OPTIONS, "option of sweep or plan")
-    read = read_space(space, widths, depths, rule, optimizer)
+    fixed = {"lr": lr, "weight_decay": weight_decay, "init_scale": init_scale}
+    read = read_space(space, widths, depths, rule, optimizer, fixed)
     check_build(build, list(read.sizes), read.arguments)
     base_sizes, other_base = _read_base(base, read)
     function(loss, "loss", "of the output and the batch")

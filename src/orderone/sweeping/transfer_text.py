@@ -78,8 +78,8 @@ def optima_table(study: "Transfer") -> list[tuple[str, ...]]:
         reference = f"{study.axis} {min(smallest)}"
     else:
         reference = f"the smallest {study.axis}"
-    extra = f"extra loss with the best lr of {reference}"
-    rows = [("rule", study.axis, "best lr", "loss", extra)]
+    extra = f"extra loss with the best {study.setting} of {reference}"
+    rows = [("rule", study.axis, f"best {study.setting}", "loss", extra)]
     for rule in study.rules:
         for k, best in enumerate(study.optima[rule]):
             cost = "" if k == 0 else _cost(study.regret(rule, k))
@@ -113,7 +113,7 @@ def rate(best: Optimum) -> str:
 
 def drift_table(study: "Transfer") -> list[tuple[str, ...]]:
     """Return the rows of the table of drifts, the head first."""
-    rows = [("rule", "drift (octaves of lr per doubling)", "predicted", "verdict")]
+    rows = [("rule", f"drift (octaves of {study.setting} per doubling)", "predicted", "verdict")]
     for drift in study.drift.values():
         rows.append((drift.rule, slope(drift), predicted(drift), drift.verdict))
     return rows
