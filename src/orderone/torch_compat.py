@@ -64,6 +64,7 @@ __all__ = [
     "current_graph_task",
     "current_raw_cuda_stream",
     "current_vmap_level",
+    "exclusive_storage",
     "first_local_row",
     "flatten_dense_tensors",
     "foreach_add_",
@@ -159,6 +160,14 @@ operator_schema: Callable[[OpOverload], torch.FunctionSchema] = attrgetter("_sch
 version_counter: Callable[[Tensor], int] = attrgetter("_version")
 # trace: a number that all views of one piece of memory share, also on the meta device; all
 storage_id: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
+
+
+def exclusive_storage(x: Tensor) -> bool:
+    """Return whether no other tensor uses the memory of `x`: stacked training. All versions."""
+    count: Callable[[int], int] = torch._C._storage_Use_Count
+    alone = torch.zeros(1)
+    return count(storage_id(x.untyped_storage())) == count(storage_id(alone.untyped_storage()))
+
 
 # --- attributes of modules ------------------------------------------------------------------------
 

@@ -443,6 +443,11 @@ SWEEP: dict[str, str] = {
         "A trial raised an error; the note has its settings and the error. The other trials are"
         " not affected. Failed trials run again in the next call with the same store."
     ),
+    "deterministic-too-late": (
+        "The option deterministic=True needs the variable CUBLAS_WORKSPACE_CONFIG, which cuBLAS"
+        " reads once per process, and something has used the GPU already. Set it to :4096:8 before"
+        " Python starts."
+    ),
     "stack-failed": (
         "Training many trials in one program raised an error, for example because of memory, so the"
         " trials were trained one after another. Losses are the same; only the speed differs. Pass"

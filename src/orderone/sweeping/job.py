@@ -71,6 +71,7 @@ class Job:
     together: int | None = None  # members of a stack; None: as many as fit
     compile: bool = False
     graphs: bool | None = None
+    deterministic: bool = False
     tensors: SameTensors = field(default_factory=SameTensors, repr=False, compare=False)
     _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 

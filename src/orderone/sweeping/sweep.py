@@ -37,6 +37,7 @@ from orderone.sweeping.samplers import read_sampler
 from orderone.sweeping.space import Space, read_space
 from orderone.sweeping.store import Store
 from orderone.sweeping.trial import SIZES, TUNED
+from orderone.training.deterministic import deterministic_kernels
 from orderone.training.inputs import Data, Device, FilePath, LossFunction, ScheduleInput
 from orderone.training.settings import PRECISIONS, optional_count
 from orderone.training.source import read_source
@@ -83,6 +84,7 @@ def sweep(
     device: Device = None,
     compile: bool = False,
     graphs: bool | None = None,
+    deterministic: bool = False,
     checkpoint_seconds: Number = 60.0,
     name: Name | None = None,
     progress: bool = True,
@@ -137,7 +139,10 @@ def sweep(
             stand-alone runs; dropout and other random draws of a forward pass have other values
             with the same distribution.
         device: By default a GPU if there is one.
-        compile, graphs: Whether stacked training uses torch.compile and CUDA graphs.
+        compile: Whether stacked training uses torch.compile for its updates.
+        graphs: Whether training uses CUDA graphs; by default if they save time.
+        deterministic: Whether to use only kernels that give the same bits every time. They may be
+            slower, and torch raises an error where it has none.
         checkpoint_seconds: Time between checkpoints of running trials; they are written beside the
             store.
         name: Name of `build`, `loss` and a data function in the store, instead of their code.
@@ -181,6 +186,7 @@ def sweep(
         together=optional_count(together, "together"),
         compile=bool(compile),
         graphs=None if graphs is None else bool(graphs),
+        deterministic=bool(deterministic),
     )
     _ = job.settings  # validates the schedule
     if stacked not in (True, False, "auto"):
@@ -192,6 +198,8 @@ def sweep(
     chosen = read_sampler(sampler, job, read, trials, job.together, seed)
     pruning = None if pruner is None else read_pruner(pruner, job, read)
     with ExitStack() as stack:
+        # `build` may draw on the GPU, so this comes before the first model
+        stack.enter_context(deterministic_kernels(job.deterministic, torch.device(job.device)))
         opened = None if store is None else stack.enter_context(Store(store))
         run_by = read_executor(executor, workers, address, job.device)
         driver = Driver(job, chosen, pruning, opened, run_by, stacked, quiet=not progress)
