@@ -28,6 +28,7 @@ from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan, plan
 from orderone.sweeping.drift import MOVES, SEEDS, TRANSFERS, Drift
 from orderone.sweeping.optimum import ABOVE, INSIDE, Optimum
+from orderone.sweeping.trial import setting_of
 
 POOLED = "pooled"
 LARGEST = "largest"
@@ -59,8 +60,17 @@ class Target:
     verdict: str
     options: Mapping[str, Any] = field(default_factory=dict)
     held: Mapping[str, int] = field(default_factory=dict)  # the other size, if models have two
+    setting: str = "lr"  # the learning rate that `lr` is the value of: lr or lr.embedding
+    rates: Mapping[str, float] = field(default_factory=dict)  # the others, by their names
     seeds: int = SEEDS  # of the size with the fewest
     grid: tuple[float, float] = (0.0, np.inf)  # smallest and largest learning rate that was run
+
+    @property
+    def rates_for_plan(self) -> float | dict[str, float]:
+        """Learning rates as `plan` takes them: a number, or a mapping."""
+        rates = setting_of({**self.rates, self.setting: self.lr}, "lr")
+        assert rates is not None  # it has at least `self.lr`
+        return rates
 
     @property
     def cautions(self) -> tuple[str, ...]:
@@ -76,7 +86,8 @@ class Target:
         low, high = self.grid
         if not low <= self.lr <= high:
             reasons.append(
-                f"lr {self.lr:.3g} is outside the grid of the trainings ({low:.3g} to {high:.3g})"
+                f"{self.setting} {self.lr:.3g} is outside the grid of the trainings"
+                f" ({low:.3g} to {high:.3g})"
             )
         return tuple(reasons)
 
@@ -87,7 +98,8 @@ class Target:
 
     @property
     def _code(self) -> str:
-        settings = f'rule="{self.rule}", optimizer={self._optimizer}, lr={self.lr:.4g}'
+        rates = _rates_code(self.rates_for_plan)
+        settings = f'rule="{self.rule}", optimizer={self._optimizer}, lr={rates}'
         for name, value in self.options.items():
             if value is not None:
                 settings += f", {name}={value!r}"
@@ -117,11 +129,19 @@ class Target:
         Both may be on the meta device. A study with a custom optimizer class needs that class here.
         """
         chosen = self.optimizer if optimizer is None else optimizer
-        return plan(model, base=base, rule=self.rule, optimizer=chosen, lr=self.lr, **self.options)
+        return plan(
+            model,
+            base=base,
+            rule=self.rule,
+            optimizer=chosen,
+            lr=self.rates_for_plan,
+            **self.options,
+        )
 
     def __str__(self) -> str:
         provisional = " (provisional)" if self.cautions else ""
-        lines = [f"{self.rule} at {self.axis} {self.size}: lr {self.lr:.3g}{provisional}"]
+        place = f"{self.rule} at {self.axis} {self.size}"
+        lines = [f"{place}: {self.setting} {self.lr:.3g}{provisional}"]
         lines += [*wrapped(self.why), *wrapped(self.outlook)]
         for reason in self.cautions:
             lines += wrapped(f"caution: {reason}")
@@ -131,17 +151,13 @@ class Target:
     @property
     def outlook(self) -> str:
         """Sentence on the best learning rate of that size, and on the expected extra loss."""
+        best = f"the best {self.setting} of {self.axis} {self.size}"
         if not np.isfinite(self.regret):
-            return (
-                f"the best lr of {self.axis} {self.size} cannot be estimated from these trainings"
-            )
+            return f"{best} cannot be estimated from these trainings"
         low, high = self.grid
         below = " (the end of the grid)" if self.low == low else ""
         above = " (the end of the grid)" if self.high == high else ""
-        expected = (
-            f"the best lr of {self.axis} {self.size} is expected between {self.low:.3g}{below} and"
-            f" {self.high:.3g}{above}"
-        )
+        expected = f"{best} is expected between {self.low:.3g}{below} and {self.high:.3g}{above}"
         if below or above:
             return f"{expected}; the trainings cannot bound it further"
         return f"{expected}; using {self.lr:.3g} instead costs about {self.regret:.2g} in loss"
@@ -160,6 +176,13 @@ class _Choice:
     high: float
 
 
+def _rates_code(rates: float | Mapping[str, float]) -> str:
+    if not isinstance(rates, Mapping):
+        return f"{rates:.4g}"
+    entries = [f'"{key}": {value:.4g}' for key, value in rates.items()]
+    return f"{{{', '.join(entries)}}}"
+
+
 def target(
     optima: Sequence[Optimum],
     drift: Drift,
@@ -171,6 +194,8 @@ def target(
     optimizer: str,
     options: Mapping[str, Any],
     held: Mapping[str, int],
+    setting: str,
+    rates: Mapping[str, float],
 ) -> Target:
     """Return the settings for this size; raise an InputError if the trainings support none."""
     inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
@@ -207,6 +232,8 @@ def target(
         held=dict(held),
         seeds=seeds,
         grid=(float(np.exp2(grid[0])), float(np.exp2(grid[1]))),
+        setting=setting,
+        rates=dict(rates),
     )
 
 

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from orderone.core.errors import code_of
+from orderone.core.errors import code_of, hint_on_codes
 from orderone.core.notebook import notebook_html
 from orderone.core.text_table import text_table, wrapped
 from orderone.sweeping.drift import UNKNOWN, Drift
@@ -36,6 +36,7 @@ def render(study: "Transfer") -> str:
     if note := outside_note(study):
         lines += wrapped(note, indent=0)
     lines += ["", *text_table(drift_table(study))]
+    lines += hint_on_codes([*study.notes, *(drift.remedy for drift in study.drift.values())])
     return "\n".join(lines)
 
 
@@ -91,8 +92,8 @@ def optima_table(study: "Transfer") -> list[tuple[str, ...]]:
         reference = f"{study.axis} {min(smallest)}"
     else:
         reference = f"the smallest {study.axis}"
-    extra = f"extra loss with the best lr of {reference}"
-    rows = [("rule", study.axis, "best lr", "loss", extra)]
+    extra = f"extra loss with the best {study.setting} of {reference}"
+    rows = [("rule", study.axis, f"best {study.setting}", "loss", extra)]
     for rule in study.rules:
         for k, best in enumerate(study.optima[rule]):
             cost = "" if k == 0 else _cost(study.regret(rule, k))
@@ -136,7 +137,7 @@ def rate(best: Optimum) -> str:
 
 def drift_table(study: "Transfer") -> list[tuple[str, ...]]:
     """Return the rows of the table of drifts, the head first."""
-    rows = [("rule", "drift (octaves of lr per doubling)", "predicted", "verdict")]
+    rows = [("rule", f"drift (octaves of {study.setting} per doubling)", "predicted", "verdict")]
     for drift in study.drift.values():
         rows.append((drift.rule, slope(drift), predicted(drift), drift.verdict))
     return rows

@@ -34,8 +34,22 @@ function note(points) {
   return parts.length ? `${parts.join(", ")} of ${points.length} points` : "";
 }
 
-function fill(panel, row) {
-  const name = data.modules[row.module];
+// Modules that return the same tensor have equal records: they share the panel of the first.
+function grouped(selected) {
+  const groups = new Map();
+  for (const row of selected) {
+    const key = JSON.stringify([data.rms[row.module][row.quantity], row.step, row.verdict, row.cause]);
+    if (groups.has(key)) groups.get(key).push(row);
+    else groups.set(key, [row]);
+  }
+  return [...groups.values()];
+}
+
+const nameOf = (row) => data.modules[row.module] || "(the model)";
+
+function fill(panel, group) {
+  const [row] = group;
+  const name = group.map(nameOf).join(" = ");
   const points = pointsOf(row, stepOf(row));
   panel.row = row;
   panel.plot = element("div", { className: "plot" });
@@ -44,7 +58,7 @@ function fill(panel, row) {
   const foot = element("div");
   if (row.cause) foot.append(element("p", { className: "cause", textContent: row.cause, title: row.cause }));
   if (note(points)) foot.append(element("p", { className: "note", textContent: note(points) }));
-  panel.replaceChildren(element("h3", { textContent: name || "(the model)", title: name }), facts(row), panel.plot, foot);
+  panel.replaceChildren(element("h3", { textContent: name, title: name }), facts(row), panel.plot, foot);
   stale.add(panel);
 }
 
@@ -76,8 +90,9 @@ function showPanels() {
   stale.clear();
   const all = judged(state.quantity);
   const selected = all.filter(visible);
-  $("panels").replaceChildren(...selected.map((row) => panelOf(row.module)));
-  selected.forEach((row) => fill(panelOf(row.module), row));
+  const groups = grouped(selected);
+  $("panels").replaceChildren(...groups.map(([row]) => panelOf(row.module)));
+  groups.forEach((group) => fill(panelOf(group[0].module), group));
   $("empty").hidden = selected.length > 0;
   $("count").textContent = `${selected.length} of ${all.length} modules`;
   $("axes").textContent = `x: ${data.axis}; y: RMS of ${data.quantities[state.quantity]}; both logarithmic`;
