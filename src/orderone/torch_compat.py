@@ -29,6 +29,7 @@ from torch._utils import (
 from torch.nn.utils.parametrizations import (
     _WeightNorm as WeightNormParametrization,  # planning: recognise weight norm; all
 )
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode  # trace: receives every operation; all
 from torch.utils._pytree import (  # nested batches and outputs; all
     tree_flatten,
@@ -64,6 +65,7 @@ __all__ = [
     "fused_adam_",
     "fused_adamw_",
     "get_unwrapped",
+    "has_step_hooks",
     "is_batchedtensor",
     "is_dynamo_imported",
     "is_functorch_wrapped_tensor",
@@ -208,3 +210,8 @@ CHECKPOINT_GENERATORS = (
 def is_dynamo_imported() -> bool:
     """Return whether torch.compile was used in this process: apply resets it then. All."""
     return "torch._dynamo" in sys.modules
+
+
+def has_step_hooks(optimizer: Optimizer) -> bool:
+    """Return whether hooks run before or after a step of this optimizer. All."""
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from numbers import Real
 from typing import Annotated, TypeAlias
@@ -16,7 +16,7 @@ from orderone.core.errors import InputError, one_of
 from orderone.core.exact import HALF, ONE, exact
 from orderone.core.inputs import Exact, Name, Number, UserInput
 from orderone.observe.inventory import read_patterns
-from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm, class_name
+from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm
 from orderone.planning.plan import Settings
 from orderone.planning.roles.evidence import Evidence
 from orderone.rules.parameterizations import DECAY, DEPTH_RULES, Factors, decay_factor
@@ -24,13 +24,14 @@ from orderone.theory.exponents import (
     GAUGES,
     MATRIX_ROLES,
     Parameterization,
+    UpdateLaw,
     canonical,
     solve,
 )
 
 Model: TypeAlias = Annotated[nn.Module, UserInput]
 Rule: TypeAlias = Annotated[str | Parameterization, UserInput]
-OptimizerKind: TypeAlias = Annotated[str | type[Optimizer], UserInput]
+OptimizerKind: TypeAlias = Annotated[str | type[Optimizer] | partial[Optimizer], UserInput]
 LearningRate: TypeAlias = Annotated[float | Mapping[str, float], UserInput]
 EpsOption: TypeAlias = Annotated[float | Sequence[float | None], UserInput]
 Patterns: TypeAlias = Annotated[str | Iterable[str], UserInput]
@@ -47,7 +48,7 @@ class PlanOptions:
     """
 
     rule: Rule = "mup"  # a name of `rules.names()`, or a rule of `rules.custom`
-    optimizer: OptimizerKind = "adamw"  # a name, a class, or a subclass of a known class
+    optimizer: OptimizerKind = "adamw"  # a name, or a class that is known or registered
     lr: LearningRate | None = None  # as tuned on the base; None: the default of torch.optim
     weight_decay: Number | None = None  # likewise
     depth: Name | None = None  # "sqrt", "completep", or None: nothing scales with depth
@@ -117,7 +118,7 @@ class Request:
     overrides: Mapping[str, str]
     score_power: Exact | None
 
-    def parameterization(self, law: str) -> Parameterization:
+    def parameterization(self, law: str | UpdateLaw) -> Parameterization:
         """Return the rule with learning rates for this update law: derived, or the user's."""
         return _parameterization(self.rule, law)
 
@@ -150,6 +151,10 @@ class Request:
             lr = lr.get(optimizer.name)
         if lr is None:
             lr = optimizer.lr
+        if lr is None:
+            raise InputError(
+                f"lr: {optimizer.label} has no default learning rate; pass lr=", argument="lr"
+            )
         return nonnegative(lr, "lr")
 
     def weight_decay_of(self, optimizer: Algorithm, tensor_name: str) -> float:
@@ -159,7 +164,10 @@ class Request:
         decay = self.weight_decay
         if decay is None:
             decay = optimizer.weight_decay
-        return nonnegative(decay, "weight_decay")
+        decay = nonnegative(decay, "weight_decay")
+        if decay:
+            _check_decay(optimizer)
+        return decay
 
     def eps_of(self, optimizer: Algorithm) -> Eps:
         """Return the base's eps for tensors of this optimizer."""
@@ -182,7 +190,9 @@ class Request:
     ) -> float:
         """Return the weight decay of a tensor: the base's times the factor of the convention."""
         base = self.weight_decay_of(optimizer, tensor_name)
-        return base * decay_factor(factors, optimizer.law, self.decay)
+        return base * decay_factor(
+            factors, optimizer.law, self.decay, coupled=not optimizer.decouples_decay
+        )
 
     def scaled_eps(self, optimizer: Algorithm, evidence: Evidence, factors: Factors) -> Eps:
         """Return eps for a tensor. The optimizer's record says what eps is compared with."""
@@ -201,9 +211,6 @@ class Request:
     def settings(self, relative: bool) -> Settings:
         """Return the plain values of the request that are part of a plan."""
         optimizer = self.algorithm
-        user_class = None
-        if optimizer.user_class is not None:
-            user_class = class_name(optimizer.user_class)
         return Settings(
             rule=self.name,
             optimizer=optimizer.name,
@@ -214,12 +221,12 @@ class Request:
             depth=self.depth,
             decay=self.decay,
             relative=relative,
-            user_class=user_class,
+            user_class=optimizer.user_text,
         )
 
 
 @cache
-def _parameterization(rule: Rule, law: str) -> Parameterization:
+def _parameterization(rule: Rule, law: str | UpdateLaw) -> Parameterization:
     if not isinstance(rule, Parameterization):
         return rules.get(rule, law)  # a law is the name of an optimizer that has this update law
     if rule.rates_for is None or rule.rates_for[0] == law:
@@ -236,6 +243,23 @@ def _moves_features(rule: Parameterization) -> bool:
     ours = canonical(rule, "adam")
     mup = canonical(rules.get("mup", "adam"), "adam")
     return all(ours.b[role] == mup.b[role] for role in MATRIX_ROLES)
+
+
+def _check_decay(optimizer: Algorithm) -> None:
+    """Raise an InputError if an optimizer has no weight decay, or decays in an unknown way."""
+    if not optimizer.has_setting("weight_decay"):
+        raise InputError(
+            f"weight_decay: the constructor of {optimizer.label} does not take it; pass"
+            " weight_decay=0.0",
+            argument="weight_decay",
+        )
+    if not optimizer.decay_is_known:
+        raise InputError(
+            f"weight_decay: it is unknown whether {optimizer.label} adds it to the gradient (Adam)"
+            " or decouples it (AdamW); pass decoupled_decay=False or True to"
+            " orderone.optimizers.register, or weight_decay=0.0 to the plan",
+            argument="weight_decay",
+        )
 
 
 def nonnegative(value: object, name: str) -> float:

@@ -39,7 +39,7 @@ from orderone.sweeping.optimum import (
     combined,
     quantile,
 )
-from orderone.theory.exponents import Parameterization, max_lr
+from orderone.theory.exponents import Parameterization, UpdateLaw, max_lr
 
 TRANSFERS = "transfers"
 MOVES = "does not transfer"
@@ -217,7 +217,7 @@ def predicted_drift(
     )
 
 
-def _width_drift(parameterization: Parameterization, law: str, alignment: str) -> float:
+def _width_drift(parameterization: Parameterization, law: str | UpdateLaw, alignment: str) -> float:
     """Return the drift of the role whose learning rate must fall fastest."""
     largest = max_lr(parameterization, optimizer=law, alignment=alignment)
     excess = max(c - parameterization.c[role] for role, c in largest.items())

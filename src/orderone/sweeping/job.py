@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from orderone.core.canonical import digest
 from orderone.core.errors import InputError
 from orderone.observe.batches import Loss
 from orderone.observe.inventory import shapes_of
+from orderone.optimizers.registry import registered, remember
+from orderone.optimizers.table import UserOptimizer, algorithm, nearest_record
 from orderone.planning import Plan, plan
 from orderone.planning.build import Family, family
 from orderone.seeding import seeded
@@ -53,7 +54,7 @@ class Job:
     base: Any = None  # or another base, as `plan` takes it
     rules: Mapping[str, Any] = field(default_factory=dict)  # custom rules, by name
     # custom optimizer classes, by label
-    optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)
+    optimizers: Mapping[str, UserOptimizer] = field(default_factory=dict)
     plan_options: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None  # identifies `build`, `loss` and data instead of their code
     # --- execution, which changes no result ---
@@ -72,9 +73,14 @@ class Job:
         state.pop("settings", None)
         state.pop("described", None)
         state["_made"] = {}
+        records = [nearest_record(algorithm(kind).torch_class) for kind in self.optimizers.values()]
+        state["optimizer_records"] = [record for record in records if record is not None]
         return state
 
-    def __setstate__(self, state: dict[str, object]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for record in state.pop("optimizer_records", ()):
+            if registered(record.torch_class) is None and record.user_class is not None:
+                remember(record)  # another process has not called `register`
         self.__dict__.update(state)
 
     # --- identity ---------------------------------------------------------------------------------
@@ -103,8 +109,9 @@ class Job:
         if not isinstance(self.schedule, str):
             described["schedule"] = identity(self.schedule)
         if self.optimizers:  # stores of version 0.1 have no such entry
-            classes = {label: identity(kind) for label, kind in self.optimizers.items()}
-            described["optimizers"] = classes
+            described["optimizers"] = {
+                label: _optimizer_identity(kind) for label, kind in self.optimizers.items()
+            }
         return described
 
     def _described_loss(self) -> object:
@@ -155,7 +162,9 @@ class Job:
             made.apply()
         _scale_matrices(model, trial.get("init_scale", 1.0))
         model.to(self.device, self.settings.dtype)
-        options = optimizer_options(made.settings.optimizer, trial.settings, made.user_class)
+        options = optimizer_options(
+            made.settings.optimizer, trial.settings, made.user_class, made.user_options
+        )
         return Member(model, made, trial.seed, trial.data_seed, trial.key, options)
 
     def built(self, settings: Scale) -> nn.Module:
@@ -307,6 +316,15 @@ def _scale_matrices(model: nn.Module, factor: float) -> None:
         for parameter in model.parameters():
             if parameter.dim() >= 2:
                 parameter.mul_(factor)
+
+
+def _optimizer_identity(kind: UserOptimizer) -> object:
+    """Return what identifies an optimizer: its code, and the law of a registered class."""
+    record = registered(algorithm(kind).torch_class)
+    if record is None:
+        return identity(kind)
+    facts = (str(record.law), record.coupled_decay, record.rest, identity(record.rate_factor))
+    return [identity(kind), *facts]
 
 
 def _base_identity(base: object) -> object:
