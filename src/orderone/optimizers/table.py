@@ -30,7 +30,7 @@ from orderone.optimizers.rmsprop import RMSPROP
 from orderone.optimizers.sgd import SGD
 from orderone.optimizers.update import Options, Update
 from orderone.theory.exponents.updates import OPTIMIZERS, UpdateLaw
-from orderone.torch_compat import has_step_hooks
+from orderone.torch_compat import step_post_hook_registry, step_pre_hook_registry
 
 __all__ = [
     "ALGORITHMS",
@@ -201,7 +201,8 @@ def _only_initializes(kind: type) -> bool:
 
 def changes_step(optimizer: Optimizer) -> bool:
     """Return whether an instance has hooks, or a `step` other than that of its class."""
-    return "step" in vars(optimizer) or has_step_hooks(optimizer)
+    hooks = (step_pre_hook_registry(optimizer), step_post_hook_registry(optimizer))
+    return "step" in vars(optimizer) or any(hooks)
 
 
 # --- names ----------------------------------------------------------------------------------------
