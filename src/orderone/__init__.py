@@ -1,7 +1,8 @@
 """muP for any PyTorch model: tune a small model, reuse its hyperparameters on a large one.
 
 apply     `plan`: initial sizes and learning rates of a rule for any PyTorch model and optimizer,
-          without editing the model; `lookup`, `matrix` and `register` describe custom layers
+          without editing the model; `lookup`, `matrix` and `register` describe custom layers;
+          `optimizers.register` makes your optimizer known
 check     `coord_check`: whether activations and updates stay of order one as the width grows;
           `probe`, `alignment`, `gradient_metrics`, `dropout_metrics`, `sample_network`
 transfer  `sweep`: tune many small models at once, and test whether the best settings transfer;
@@ -21,7 +22,18 @@ from orderone.core.lazy import lazy_names
 from orderone.core.version import VERSION
 
 if TYPE_CHECKING:
-    from orderone import data, gallery, measure, nn, planning, report, rules, sweeping, theory
+    from orderone import (
+        data,
+        gallery,
+        measure,
+        nn,
+        optimizers,
+        planning,
+        report,
+        rules,
+        sweeping,
+        theory,
+    )
     from orderone.core.errors import InputError
     from orderone.measure import (
         alignment,
@@ -65,6 +77,7 @@ __all__ = [
     "matrix",
     "measure",
     "nn",
+    "optimizers",
     "plan",
     "planning",
     "probe",

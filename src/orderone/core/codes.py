@@ -177,8 +177,8 @@ PLAN = {
     ),
     "unknown-update-law": (
         "How updates scale with the width depends on the optimizer, and nothing is known about"
-        " this class. Use a known optimizer or a subclass of one; or make the plan for a known"
-        " optimizer with similar updates, and construct yours from plan.param_groups()."
+        " this class. Use a known optimizer or a subclass of one, or tell the law of its updates"
+        " with `orderone.optimizers.register`."
     ),
     "weights-look-trained": (
         "A plan rescales initial weights, and these weights are no initialization. Call apply"

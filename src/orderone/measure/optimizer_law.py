@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from orderone.core.errors import with_code
 from orderone.measure.inputs import OptimizerInput
 from orderone.measure.runs import copies_of
-from orderone.optimizers.table import ALGORITHMS, CLASSES, known_name
+from orderone.optimizers.table import find_record, nearest_record
 
 DEFAULT_OPTIMIZER = "adamw"
 LATER = 16  # steps to measure beyond those of a check
@@ -49,9 +49,9 @@ def law_of(model: nn.Module, optimizer: object, requested: OptimizerInput, steps
     `requested`. Otherwise the requested law counts, and steps on copies show where it holds.
     """
     kind = type(optimizer)
-    known = known_name(kind)
-    if known is not None and (kind is CLASSES[known] or requested == DEFAULT_OPTIMIZER):
-        return Law(known)
+    known = nearest_record(kind)
+    if known is not None and (kind is known.torch_class or requested == DEFAULT_OPTIMIZER):
+        return Law(kind)
     if known is not None or not isinstance(optimizer, Optimizer):
         return Law(requested)
     try:
@@ -73,8 +73,9 @@ def _law_of_degrees(kind: str, requested: OptimizerInput, measured: Degrees, ste
         name = requested.__name__
     name = name.lower()
     degree = 0
-    if name in ALGORITHMS:
-        degree = ALGORITHMS[name].update_law.gradient
+    record = find_record(name)
+    if record is not None:
+        degree = record.update_law.gradient
     first = settles(measured, float(degree))
     note = f"{kind} is judged as {name}; pass optimizer= to judge it by another law"
     if not first:

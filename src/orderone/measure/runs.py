@@ -44,6 +44,7 @@ from orderone.observe.inventory import inventory, unwrap
 from orderone.observe.moments import Ledger, Moments
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import Row
+from orderone.optimizers.registry import set_training_mode
 from orderone.planning import Plan
 from orderone.planning.build import Family, family
 from orderone.planning.plan import fused_options
@@ -277,6 +278,7 @@ class Training:
 
     def step(self, batch: Batch) -> bool:
         """Make one update; return False, without an update, if the loss is not finite."""
+        set_training_mode(self.setup.optimizer, True)
         loss = loss_of(self.setup.model, batch, self.loss)
         if not loss.requires_grad:
             message = (
@@ -439,6 +441,7 @@ def copies_of(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor]
     If a warm-up starts at learning rate zero, the copy has the learning rate after warm-up.
     """
     model, optimizer = copy.deepcopy((model, optimizer))
+    set_training_mode(optimizer, True)
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] or group.get("initial_lr", 0.0)
     tensors = {}

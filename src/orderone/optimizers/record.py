@@ -5,8 +5,8 @@ training its update. To add an optimizer, write a file like `rmsprop.py` and add
 `table.py`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from typing import Any, TypeAlias
 
@@ -52,15 +52,16 @@ def any_options(options: Options) -> None:
 class Algorithm:
     """An optimizer: its update law in theory, its torch class with defaults, its stacked update.
 
-    `law` names an entry of `orderone.theory.exponents.OPTIMIZERS`. It also says how weight decay
-    enters: "adam" adds a penalty to a gradient that is normalized afterwards, "adamw" decouples it.
+    `law` names an entry of `orderone.theory.exponents.OPTIMIZERS`, or is a law that is not in it. A
+    name also says how weight decay enters: "adam" adds a penalty to a gradient that is normalized
+    afterwards, "adamw" decouples it.
     """
 
     name: str
-    law: str
+    law: str | UpdateLaw
     torch_class: type[Optimizer]
-    stacked: type[Update]
-    lr: float  # defaults of the constructor
+    stacked: type[Update] | None  # None: members are trained one after another
+    lr: float | None  # defaults of the constructor; None if it has none
     weight_decay: float
     eps: Eps = None
     fused: bool = False  # torch has one kernel for the whole update, on the CPU and on CUDA
@@ -72,12 +73,27 @@ class Algorithm:
     scaled_eps: Callable[[Any, TensorScale], Eps] = entrywise_eps
     rate_factor: Callable[[Shape], float] = no_rate_factor  # factor that its step applies to lr
     check_options: Callable[[Options], None] = any_options  # options of the constructor
-    user_class: type[Optimizer] | None = None  # a subclass that the user passed
+    user_class: type[Optimizer] | None = None  # a subclass, or a registered class
+    # keywords of the constructor, from functools.partial
+    options: Mapping[str, Any] = field(default_factory=dict)
+    # whether decay is added to the gradient; None: the name of the law says it
+    coupled_decay: bool | None = None
+    decay_is_known: bool = True  # False: weight decay cannot be planned
 
     @property
     def label(self) -> str:
         """Its name, with the user's class if there is one: `adamw (my_package.MyAdam)`."""
-        return label(self.name, None if self.user_class is None else class_name(self.user_class))
+        return label(self.name, self.user_text)
+
+    @property
+    def user_text(self) -> str | None:
+        """The user's class and options as text; None for a class of torch without options."""
+        if self.user_class is None and not self.options:
+            return None
+        text = class_name(self.user_class or self.torch_class)
+        for name, value in self.options.items():
+            text += f", {name}={value!r}"
+        return text
 
     @property
     def update_law(self) -> UpdateLaw:
@@ -87,6 +103,8 @@ class Algorithm:
     @property
     def decouples_decay(self) -> bool:
         """Whether weight decay is decoupled from the gradient."""
+        if self.coupled_decay is not None:
+            return not self.coupled_decay
         return self.law != "adam"
 
     @property
@@ -97,8 +115,18 @@ class Algorithm:
         return (self.name, self.rest)
 
     def has_setting(self, name: str) -> bool:
-        """Return whether the constructor of torch's class takes this keyword."""
-        return name in signature(self.torch_class).parameters
+        """Return whether the constructor takes this keyword."""
+        return takes_keyword(self.user_class or self.torch_class, name)
+
+
+def takes_keyword(kind: type, name: str) -> bool:
+    """Return whether the constructor of a class, or of one that it inherits from, has a keyword."""
+    for base in kind.__mro__:
+        if base is Optimizer:
+            return False
+        if "__init__" in vars(base) and name in signature(base).parameters:
+            return True
+    return False
 
 
 def default_of(kind: type, name: str) -> Any:
@@ -121,6 +149,6 @@ def class_name(kind: type) -> str:
 
 def label(name: str, user_class: str | None) -> str:
     """Return the name of an optimizer, with the user's class if there is one."""
-    if user_class is None:
+    if user_class is None or user_class == name:
         return name
     return f"{name} ({user_class})"

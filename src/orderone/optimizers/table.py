@@ -1,9 +1,10 @@
 """Table of all known optimizers, one record for each, and lookups by name or class."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from inspect import Parameter, signature
-from typing import Any
+from functools import partial
+from inspect import Parameter, signature, unwrap
+from typing import Any, TypeAlias, cast
 
 from torch.optim import Optimizer
 
@@ -11,33 +12,50 @@ from orderone.core.errors import InputError, one_of
 from orderone.optimizers.adafactor import ADAFACTOR
 from orderone.optimizers.adagrad import ADAGRAD
 from orderone.optimizers.adam import ADAM, ADAMW
+from orderone.optimizers.combined import CombinedOptimizer
 from orderone.optimizers.lion import LION
 from orderone.optimizers.muon import MUON, REST
 from orderone.optimizers.nadam import NADAM
-from orderone.optimizers.record import Algorithm, Eps, TensorScale, class_name, default_of, label
+from orderone.optimizers.record import (
+    Algorithm,
+    Eps,
+    TensorScale,
+    class_name,
+    default_of,
+    label,
+    takes_keyword,
+)
+from orderone.optimizers.registry import instance_defaults, registered, registered_name
 from orderone.optimizers.rmsprop import RMSPROP
 from orderone.optimizers.sgd import SGD
 from orderone.optimizers.update import Options, Update
+from orderone.theory.exponents.updates import OPTIMIZERS, UpdateLaw
+from orderone.torch_compat import step_post_hook_registry, step_pre_hook_registry
 
 __all__ = [
     "ALGORITHMS",
     "CLASSES",
     "FUSED",
     "REST",
-    "UPDATES",
     "Algorithm",
     "Eps",
     "TensorScale",
+    "UserOptimizer",
     "algorithm",
+    "changes_step",
     "class_name",
     "construct",
     "default_of",
-    "known_name",
+    "find_record",
     "label",
     "label_of",
     "law_name",
     "name_in_label",
+    "nearest_record",
     "record_for",
+    "record_named",
+    "stacked_update",
+    "takes_keyword",
 ]
 
 _RECORDS = (SGD, ADAM, ADAMW, ADAFACTOR, MUON, LION, RMSPROP, NADAM, ADAGRAD)
@@ -46,38 +64,43 @@ ALGORITHMS: dict[str, Algorithm] = {record.name: record for record in _RECORDS}
 CLASSES: dict[str, type[Optimizer]] = {record.name: record.torch_class for record in _RECORDS}
 FUSED = tuple(record.name for record in _RECORDS if record.fused)
 
-# Keys are exact classes: a subclass, or another class of the same name, may make other updates.
-UPDATES: dict[type[Optimizer], type[Update]] = {
-    record.torch_class: record.stacked for record in _RECORDS
-}
+# a class of the user, perhaps with options
+UserOptimizer: TypeAlias = type[Optimizer] | partial[Optimizer]
 
+_BY_CLASS = {record.torch_class: record for record in _RECORDS}
 _ALIASES = {"sign": "lion"}  # name of an update law in `theory`
 
 
 def algorithm(optimizer: object) -> Algorithm:
-    """Return the record of an optimizer's name or class.
+    """Return the record of an optimizer: its name, its class, or an instance.
 
-    A subclass of a known class gets the update law of the nearest known class. Any other class is
-    an error, even if it has the name of a known one: its update law is not known.
+    A class may come with options, as functools.partial(AdamW, betas=(0.9, 0.95)). A subclass of a
+    known class gets the update law of the nearest known class. Any other class must be registered,
+    even if it has the name of a known one: its update law is not known.
     """
     if isinstance(optimizer, str) and optimizer.endswith(")"):
         raise InputError(
             f"optimizer: {optimizer!r} is the label of a class; pass the class itself",
             argument="optimizer",
         )
+    if isinstance(optimizer, CombinedOptimizer):  # its first part names it
+        optimizer = next(iter(optimizer.parts.values()))
+    if isinstance(optimizer, Optimizer):
+        optimizer = type(optimizer)
+    if isinstance(optimizer, partial):
+        return _with_options(optimizer)
     if not isinstance(optimizer, type):
         name = _ALIASES.get(str(optimizer).lower(), optimizer)
         return ALGORITHMS[one_of(name, ALGORITHMS, "optimizer")]
-    name = known_name(optimizer)
-    if name is None:
+    record = nearest_record(optimizer)
+    if record is None:
         message = (
             f"optimizer: the update law of {class_name(optimizer)} is unknown; expected one of"
-            f" {', '.join(ALGORITHMS)}, one of their classes, or a subclass. If its updates are"
-            " like those of a known optimizer, make the plan for that one and construct yours from"
-            f" its groups: {optimizer.__name__}(plan.param_groups())"
+            f" {', '.join(ALGORITHMS)}, one of their classes, a subclass, or a class that was"
+            f" registered with its law: orderone.optimizers.register({optimizer.__name__},"
+            ' law="adam"), or "sign", "sgd", "spectral", or an UpdateLaw'
         )
         raise InputError(message, "unknown-update-law", argument="optimizer")
-    record = ALGORITHMS[name]
     if optimizer is record.torch_class:
         return record
     return _with_defaults_of(optimizer, record)
@@ -85,12 +108,104 @@ def algorithm(optimizer: object) -> Algorithm:
 
 def _with_defaults_of(user_class: type[Optimizer], record: Algorithm) -> Algorithm:
     """Return the record for a subclass, with the defaults of its constructor."""
+    in_instance = instance_defaults(user_class)
     defaults: dict[str, Any] = {}
     for name in ("lr", "weight_decay", "eps"):
         default = default_of(user_class, name)
-        if type(default) is type(getattr(record, name)):
+        if default is None:
+            default = in_instance.get(name)
+        if isinstance(default, type(getattr(record, name))):
             defaults[name] = default
     return replace(record, user_class=user_class, **defaults)
+
+
+def _with_options(call: "partial[Optimizer]") -> Algorithm:
+    """Return the record of a class with options; lr, weight_decay and eps become defaults."""
+    if call.args:
+        raise InputError(
+            "optimizer: expected functools.partial with keywords only, got positional arguments",
+            argument="optimizer",
+        )
+    record = algorithm(call.func)
+    options = dict(call.keywords)
+    defaults: dict[str, Any] = {}
+    for name in ("lr", "weight_decay", "eps"):
+        if name in options:
+            defaults[name] = options.pop(name)
+    return replace(record, options=options, **defaults)
+
+
+def nearest_record(kind: type) -> Algorithm | None:
+    """Return the record of the nearest class, known or registered, that `kind` is or inherits."""
+    for base in kind.__mro__:
+        record = registered(base) or _BY_CLASS.get(base)
+        if record is not None:
+            return record
+    return None
+
+
+def find_record(name: str) -> Algorithm | None:
+    """Return the record of a name in a plan; None if its class is not registered here."""
+    return ALGORITHMS.get(name) or registered_name(name)
+
+
+def record_named(name: str) -> Algorithm:
+    """Return the record of a name in a plan: a known optimizer, or a registered class."""
+    record = find_record(name)
+    if record is None:
+        message = (
+            f"optimizer: {name} is not registered in this process; import the class and call"
+            " orderone.optimizers.register(...) first"
+        )
+        raise InputError(message, "unknown-update-law", argument="optimizer")
+    return record
+
+
+# --- stacked updates ------------------------------------------------------------------------------
+
+# entries of a class body that do not change what its instances do
+_HARMLESS = {
+    "__init__", "__doc__", "__module__", "__qualname__", "__dict__", "__weakref__",
+    "__annotations__", "__static_attributes__", "__firstlineno__", "__slots__",
+}  # fmt: skip
+
+
+def stacked_update(kind: type[Optimizer]) -> type[Update] | None:
+    """Return the stacked form of an optimizer's update, or None if there is none.
+
+    A subclass that overrides only `__init__` makes the updates of its parent. Any other subclass
+    may make other updates.
+    """
+    for base in kind.__mro__:
+        record = registered(base) or _BY_CLASS.get(base)
+        if record is not None:
+            return record.stacked
+        if not _only_initializes(base):
+            return None
+    return None
+
+
+def _only_initializes(kind: type) -> bool:
+    if type(kind) is not type:
+        return False
+    for name, value in vars(kind).items():
+        if name in _HARMLESS:
+            continue
+        # torch wraps `step` of the class of the first instance, to profile it
+        inherited = getattr(super(kind, kind), name, None)
+        is_wrapper = name == "step" and getattr(value, "hooked", False)
+        if not is_wrapper or unwrap(value) is not unwrap(cast(Callable[..., Any], inherited)):
+            return False
+    return True
+
+
+def changes_step(optimizer: Optimizer) -> bool:
+    """Return whether an instance has hooks, or a `step` other than that of its class."""
+    hooks = (step_pre_hook_registry(optimizer), step_post_hook_registry(optimizer))
+    return "step" in vars(optimizer) or any(hooks)
+
+
+# --- names ----------------------------------------------------------------------------------------
 
 
 def record_for(optimizer: Algorithm, is_hidden: bool, shape: tuple[int, ...]) -> Algorithm:
@@ -100,30 +215,20 @@ def record_for(optimizer: Algorithm, is_hidden: bool, shape: tuple[int, ...]) ->
     return ALGORITHMS[optimizer.rest]
 
 
-def law_name(optimizer: str) -> str:
-    """Return the update law of an optimizer; a name that is not an optimizer is returned as is."""
-    if optimizer in ALGORITHMS:
-        return ALGORITHMS[optimizer].law
-    return optimizer
-
-
-@cache
-def known_name(kind: type) -> str | None:
-    """Return the name of the nearest known class that `kind` is or inherits from."""
-    names = {record.torch_class: record.name for record in _RECORDS}
-    for base in kind.__mro__:
-        if base in names:
-            return names[base]
-    return None
+def law_name(optimizer: str) -> str | UpdateLaw:
+    """Return the update law of an optimizer; the name of a law is returned as is."""
+    if optimizer in OPTIMIZERS and optimizer not in ALGORITHMS:
+        return optimizer
+    return record_named(optimizer).law
 
 
 def label_of(optimizer: object) -> str:
     """Return the label of a user's optimizer: a name or a class, known or not."""
-    if not isinstance(optimizer, type):
-        return str(optimizer)
-    if known_name(optimizer) is None:
+    if isinstance(optimizer, type) and nearest_record(optimizer) is None:
         return class_name(optimizer)
-    return algorithm(optimizer).label
+    if isinstance(optimizer, (type, partial)):
+        return algorithm(optimizer).label
+    return str(optimizer)
 
 
 def name_in_label(label: str) -> str:

@@ -49,6 +49,8 @@ from orderone.rules.parameterizations import Factors, Growth, tied_multiplier, w
 from orderone.theory.exponents.updates import update_law
 from orderone.theory.scaling import GROUPS, group_rate, is_strategy
 
+STRATEGY_LAWS = ("adamw", "adam", "sign", "sgd")  # laws that the effective theory has rates for
+
 
 def absolute_plan(
     model: nn.Module, request: Request, order_one: OrderOne, constants: Constants
@@ -92,6 +94,7 @@ def absolute_plan(
         model=unwrap(model),
         planned=sizes_now({name: item.tensor for name, item in items.items()}),
         user_class=request.algorithm.user_class,
+        user_options=request.algorithm.options,
     )
 
 
@@ -286,9 +289,10 @@ def _factors(
         folded = Factors()
     if group == "patch":  # a dense input is a sum over its features
         folded = replace(folded, std=folded.std * into**-0.5)
-    if is_strategy(request.name) and algorithm.law in ("adamw", "adam", "sign", "sgd"):
+    law = algorithm.law
+    if is_strategy(request.name) and isinstance(law, str) and law in STRATEGY_LAWS:
         s2_group = group if group in GROUPS else "PE"
         width = streams.width(out)
-        lr = group_rate(request.name, s2_group, into, out, algorithm.law, width)
+        lr = group_rate(request.name, s2_group, into, out, law, width)
         folded = replace(folded, lr=lr)
     return folded

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, TypeAlias
 
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from orderone.core.errors import InputError, one_of
 from orderone.core.exact import HALF, ONE, exact
 from orderone.core.inputs import Exact, Name, UserInput
 from orderone.observe.inventory import read_patterns
-from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm, class_name
+from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm
 from orderone.planning.plan import Settings
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.settings import (
@@ -33,13 +33,14 @@ from orderone.theory.exponents import (
     GAUGES,
     MATRIX_ROLES,
     Parameterization,
+    UpdateLaw,
     canonical,
     solve,
 )
 
 Model: TypeAlias = Annotated[nn.Module, UserInput]
 Rule: TypeAlias = Annotated[str | Parameterization, UserInput]
-OptimizerKind: TypeAlias = Annotated[str | type[Optimizer], UserInput]
+OptimizerKind: TypeAlias = Annotated[str | type[Optimizer] | partial[Optimizer], UserInput]
 EpsOption: TypeAlias = Annotated[float | Sequence[float | None], UserInput]
 Patterns: TypeAlias = Annotated[str | Iterable[str], UserInput]
 Overrides: TypeAlias = Annotated[Mapping[str, str], UserInput]
@@ -55,7 +56,7 @@ class PlanOptions:
     """
 
     rule: Rule = "mup"  # a name of `rules.names()`, or a rule of `rules.custom`
-    optimizer: OptimizerKind = "adamw"  # a name, a class, or a subclass of a known class
+    optimizer: OptimizerKind = "adamw"  # a name, or a class that is known or registered
     lr: SettingInput | None = None  # as tuned on the base; None: the default of torch.optim
     weight_decay: SettingInput | None = None  # likewise
     depth: Name | None = None  # "sqrt", "completep", or None: nothing scales with depth
@@ -129,7 +130,7 @@ class Request:
     overrides: Mapping[str, str]
     score_power: Exact | None
 
-    def parameterization(self, law: str) -> Parameterization:
+    def parameterization(self, law: str | UpdateLaw) -> Parameterization:
         """Return the rule with learning rates for this update law: derived, or the user's."""
         return _parameterization(self.rule, law)
 
@@ -222,6 +223,10 @@ class Request:
         lr = self.lr.of(tensor).value
         if lr is None:
             lr = optimizer.lr
+        if lr is None:
+            raise InputError(
+                f"lr: {optimizer.label} has no default learning rate; pass lr=", argument="lr"
+            )
         return lr
 
     def _decays(self, tensor_name: str) -> bool:
@@ -234,6 +239,8 @@ class Request:
         decay = self.weight_decay.of(tensor).value
         if decay is None:
             decay = optimizer.weight_decay
+        if decay:
+            _check_decay(optimizer)
         return decay
 
     def init_scale_of(self, tensor: Subject, dimensions: int) -> float:
@@ -268,7 +275,9 @@ class Request:
     def scaled_weight_decay(self, optimizer: Algorithm, tensor: Subject, factors: Factors) -> float:
         """Return the weight decay of a tensor: the base's times the factor of the convention."""
         base = self.weight_decay_of(optimizer, tensor)
-        return base * decay_factor(factors, optimizer.law, self.decay)
+        return base * decay_factor(
+            factors, optimizer.law, self.decay, coupled=not optimizer.decouples_decay
+        )
 
     def scaled_eps(self, optimizer: Algorithm, evidence: Evidence, factors: Factors) -> Eps:
         """Return eps for a tensor. The optimizer's record says what eps is compared with."""
@@ -287,9 +296,6 @@ class Request:
     def settings(self, relative: bool) -> Settings:
         """Return the plain values of the request that are part of a plan."""
         optimizer = self.algorithm
-        user_class = None
-        if optimizer.user_class is not None:
-            user_class = class_name(optimizer.user_class)
         lr = self.lr.for_optimizer(optimizer.name)
         weight_decay = self.weight_decay.for_optimizer(optimizer.name)
         per_tensor: dict[str, Mapping[str, float]] = {}
@@ -310,12 +316,12 @@ class Request:
             depth=self.depth,
             decay=self.decay,
             relative=relative,
-            user_class=user_class,
+            user_class=optimizer.user_text,
         )
 
 
 @cache
-def _parameterization(rule: Rule, law: str) -> Parameterization:
+def _parameterization(rule: Rule, law: str | UpdateLaw) -> Parameterization:
     if not isinstance(rule, Parameterization):
         return rules.get(rule, law)  # a law is the name of an optimizer that has this update law
     if rule.rates_for is None or rule.rates_for[0] == law:
@@ -332,3 +338,20 @@ def _moves_features(rule: Parameterization) -> bool:
     ours = canonical(rule, "adam")
     mup = canonical(rules.get("mup", "adam"), "adam")
     return all(ours.b[role] == mup.b[role] for role in MATRIX_ROLES)
+
+
+def _check_decay(optimizer: Algorithm) -> None:
+    """Raise an InputError if an optimizer has no weight decay, or decays in an unknown way."""
+    if not optimizer.has_setting("weight_decay"):
+        raise InputError(
+            f"weight_decay: the constructor of {optimizer.label} does not take it; pass"
+            " weight_decay=0.0",
+            argument="weight_decay",
+        )
+    if not optimizer.decay_is_known:
+        raise InputError(
+            f"weight_decay: it is unknown whether {optimizer.label} adds it to the gradient (Adam)"
+            " or decouples it (AdamW); pass decoupled_decay=False or True to"
+            " orderone.optimizers.register, or weight_decay=0.0 to the plan",
+            argument="weight_decay",
+        )

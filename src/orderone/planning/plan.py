@@ -16,8 +16,17 @@ from orderone.core.roles import Role
 from orderone.observe.inventory import inventory, unwrap
 from orderone.optimizers import row_rates
 from orderone.optimizers.combined import CombinedOptimizer
+from orderone.optimizers.registry import registered_name
 from orderone.optimizers.row_rates import RowSettings
-from orderone.optimizers.table import ALGORITHMS, CLASSES, FUSED, Eps, class_name, construct, label
+from orderone.optimizers.table import (
+    CLASSES,
+    FUSED,
+    Eps,
+    class_name,
+    construct,
+    label,
+    record_named,
+)
 from orderone.planning import apply, schedule, text
 from orderone.rules.parameterizations import Factors, Growth
 
@@ -100,7 +109,7 @@ class Row:
         """Factors of the blocks, as the entry `rows` of a parameter group."""
         if not self.blocks:
             return None
-        record = ALGORITHMS[self.optimizer]
+        record = record_named(self.optimizer)
         law = record.update_law
         blocks: list[RowSettings] = []
         for block in self.blocks:
@@ -199,7 +208,7 @@ class Settings:
     relative: bool = True
     # whole numbers of the base's Hugging Face configuration
     base_sizes: Mapping[str, object] | None = None
-    # the name of the class that the user passed, if it is not torch's
+    # class and options that the user passed, if they are not torch's class alone
     user_class: str | None = None
     # settings that differ between tensors: {"lr": {"default": ..., "embedding": ...}}
     per_tensor: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -233,8 +242,9 @@ class Plan:
     model: nn.Module | None = field(default=None, repr=False)
     # sizes when the plan was made
     planned: "Mapping[str, Initial | None]" = field(default_factory=dict, repr=False)
-    # the class that the user passed
+    # class and options that the user passed
     user_class: type[Optimizer] | None = field(default=None, repr=False)
+    user_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     # the plan was loaded from a file, attached or copied after `apply`
     was_applied: bool = field(default=False, repr=False)
     # `apply` marks the model with it
@@ -326,7 +336,7 @@ class Plan:
         return _param_groups(self.rows, self.tensors(model))
 
     def optimizer(self, *, model: nn.Module | None = None, **options: Any) -> Optimizer:
-        """Return the optimizer of this plan: torch's, or the subclass that the plan was made for.
+        """Return the optimizer of this plan: torch's, or the class that the plan was made for.
 
         `options` are passed to its constructor (betas, momentum, fused, ...).
         """
@@ -337,7 +347,8 @@ class Plan:
                     f" plan(..., {name}={options[name]!r})"
                 )
                 raise InputError(message, "setting-of-the-plan", argument=name)
-        if ALGORITHMS[self.settings.optimizer].rest is not None:
+        options = {**self.user_options, **options}
+        if record_named(self.settings.optimizer).rest is not None:
             made = self._with_rest(model, options)
         else:
             made = self._one(model, options)
@@ -351,6 +362,11 @@ class Plan:
     def _class(self) -> type[Optimizer]:
         if self.user_class is not None:
             return self.user_class
+        if self.user_options:
+            return CLASSES[self.settings.optimizer]
+        known = registered_name(self.settings.optimizer)
+        if known is not None and self.settings.user_class == known.name:
+            return known.torch_class
         if self.settings.user_class is not None:
             message = (
                 f"optimizer: this plan was made for {self.settings.user_class}, and a plan file"
@@ -365,7 +381,7 @@ class Plan:
         return construct(self._class(), self.param_groups(model), tuned, options)
 
     def _with_rest(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
-        ALGORITHMS[self.settings.optimizer].check_options(options)
+        record_named(self.settings.optimizer).check_options(options)
         tensors = self.tensors(model)
         rows: dict[str, list[Row]] = {}
         for row in self.rows:
@@ -502,7 +518,7 @@ def _must_decay_as_planned(made: Optimizer, plan: Plan) -> None:
 
     Such an optimizer follows another update law than the plan.
     """
-    record = ALGORITHMS[plan.settings.optimizer]
+    record = record_named(plan.settings.optimizer)
     other = record.other_decay
     planned = record.decouples_decay
     for group in made.param_groups:

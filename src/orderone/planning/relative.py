@@ -89,6 +89,7 @@ class _Comparison:
             model=self.model,
             planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
             user_class=request.algorithm.user_class,
+            user_options=request.algorithm.options,
         )
 
     # --- evidence ---------------------------------------------------------------------------------

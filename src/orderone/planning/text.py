@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from orderone.core.errors import hint_on_codes
 from orderone.core.text_table import aligned, text_width, wrapped
-from orderone.optimizers.table import ALGORITHMS
+from orderone.optimizers.table import find_record
 from orderone.planning.counterparts import common_name, stack_of
 
 if TYPE_CHECKING:
@@ -141,5 +141,11 @@ def cells(row: "Row") -> tuple[str, ...]:
         "" if eps is None else f"{eps:.3g}",
     )
     shape = "x".join(map(str, row.shape)) or "scalar"
-    optimizer = f" ({row.optimizer})" if ALGORITHMS[row.optimizer].rest else ""
+    optimizer = f" ({row.optimizer})" if _has_rest(row.optimizer) else ""
     return (row.role + optimizer, shape, row.grows, *numbers, row.reason)
+
+
+def _has_rest(optimizer: str) -> bool:
+    """Return whether an optimizer leaves tensors to another; False for an unregistered class."""
+    record = find_record(optimizer)
+    return record is not None and record.rest is not None

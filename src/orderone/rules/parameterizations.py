@@ -60,7 +60,7 @@ from orderone.theory.exponents import (
     solve,
 )
 from orderone.theory.exponents.parameterization import Exponents, Rule, read_exponents
-from orderone.theory.exponents.updates import AlignmentInput, UpdateLaw, update_law
+from orderone.theory.exponents.updates import AlignmentInput, LawInput, UpdateLaw, update_law
 from orderone.theory.scaling import is_strategy, strategy_power
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def names() -> tuple[str, ...]:
 
 
 def get(
-    name: Name, optimizer: Name = "adam", alignment: AlignmentInput | None = None
+    name: Name, optimizer: LawInput = "adam", alignment: AlignmentInput | None = None
 ) -> Parameterization:
     """Return the rule `name`, with c derived for this optimizer and alignment.
 
@@ -198,7 +198,7 @@ def custom(
     b: ExponentsInput,
     c: ExponentsInput | None = None,
     *,
-    optimizer: Name = "adam",
+    optimizer: LawInput = "adam",
     alignment: AlignmentInput = "full",
 ) -> Parameterization:
     """Return a rule from exponents per role.
@@ -230,7 +230,7 @@ class Measured(Protocol):
 def from_alignment(
     alignment: Annotated[Measured | AlignmentInput, UserInput],
     like: Name | Rule = "mup",
-    optimizer: Name = "adamw",
+    optimizer: LawInput = "adamw",
     name: Name | None = None,
 ) -> Parameterization:
     """Return the rule `like` with learning rates for a measured alignment.
@@ -258,7 +258,7 @@ def _with_largest_rates(
     name: str,
     a: ExponentsInput,
     b: ExponentsInput,
-    optimizer: str,
+    optimizer: LawInput,
     alignment: AlignmentInput,
 ) -> Parameterization:
     """Return the parameterization (a, b) with the largest stable c."""
@@ -324,7 +324,7 @@ class Growth:
 
 
 def width_factors(
-    p: Parameterization, role: Name, growth: Growth, optimizer: Name = "adam"
+    p: Parameterization, role: Name, growth: Growth, optimizer: LawInput = "adam"
 ) -> Factors:
     """Return the folded factors of a tensor of this role: no multiplier, only initialization and
     learning rate.
@@ -340,7 +340,7 @@ def width_factors(
 
 @lru_cache
 def _folded_with_gradients(
-    p: Parameterization, optimizer: str
+    p: Parameterization, optimizer: LawInput
 ) -> tuple[Parameterization, Exponents]:
     """Return the rule in the gauge "folded", and its exponents of gradients."""
     folded = canonical(p, optimizer)
@@ -369,7 +369,7 @@ def _power(growth: Growth, fan_in: Fraction, fan_out: Fraction) -> float:
     return growth.fan_in ** -float(fan_in) * growth.fan_out ** -float(fan_out)
 
 
-def tied_multiplier(p: Parameterization, fan_in: float, optimizer: Name = "adam") -> float:
+def tied_multiplier(p: Parameterization, fan_in: float, optimizer: LawInput = "adam") -> float:
     """Return the multiplier of a readout that shares its tensor with the embedding.
 
     No gauge shift removes it (`gauge(tied=True)`).
@@ -386,7 +386,7 @@ def paper_multiplier(p: Parameterization, role: Name, growth: Growth) -> float:
 
 
 def depth_factors(
-    depth: Name, ratio: float, optimizer: Name = "adam", last: bool = False
+    depth: Name, ratio: float, optimizer: LawInput = "adam", last: bool = False
 ) -> Factors:
     """Return the factors of a tensor in a residual branch.
 
@@ -401,7 +401,12 @@ def depth_factors(
     return inside
 
 
-def decay_factor(factors: Factors, optimizer: Name, convention: Name = "independent") -> float:
+def decay_factor(
+    factors: Factors,
+    optimizer: LawInput,
+    convention: Name = "independent",
+    coupled: bool | None = None,
+) -> float:
     """Return the factor of torch.optim's `weight_decay`.
 
     independent    a step shrinks weights by the same fraction at every size. torch's decoupled
@@ -410,11 +415,14 @@ def decay_factor(factors: Factors, optimizer: Name, convention: Name = "independ
     proportional   weight_decay stays the same (without multipliers): the decay falls with lr.
 
     Adam adds its penalty to the gradient before it normalizes: there, "independent" preserves the
-    ratio of penalty to gradient.
+    ratio of penalty to gradient. `coupled` says that an optimizer does so; by default, "adam" does.
     """
     law = update_law(optimizer)
+    if coupled is None:
+        coupled = optimizer == "adam"
+    is_normalized = coupled and law.gradient != 1  # SGD's penalty shrinks weights by lr times decay
     if one_of(convention, DECAY, "decay") == "proportional":  # the same in every gauge
-        return factors.gauge ** (2 if optimizer == "adam" else law.gauge_weight)
-    if optimizer == "adam":
+        return factors.gauge ** float(2 if is_normalized else law.gauge_weight)
+    if is_normalized:
         return factors.gradient / factors.std
     return 1 / factors.lr

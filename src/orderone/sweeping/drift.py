@@ -40,7 +40,7 @@ from orderone.sweeping.optimum import (
     combined,
     quantile,
 )
-from orderone.theory.exponents import Parameterization, max_lr
+from orderone.theory.exponents import Parameterization, UpdateLaw, max_lr
 
 TRANSFERS = "transfers"
 MOVES = "does not transfer"
@@ -228,7 +228,10 @@ def predicted_drift(
 
 
 def _width_drift(
-    parameterization: Parameterization, law: str, alignment: str, roles: tuple[str, ...] | None
+    parameterization: Parameterization,
+    law: str | UpdateLaw,
+    alignment: str,
+    roles: tuple[str, ...] | None,
 ) -> float:
     """Return the drift of the role whose learning rate must fall fastest.
 

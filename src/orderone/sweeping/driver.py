@@ -8,7 +8,7 @@ from torch import nn
 
 from orderone.core.errors import InputError, with_code
 from orderone.observe.inventory import shapes_of
-from orderone.optimizers.table import name_in_label
+from orderone.optimizers.table import algorithm
 from orderone.seeding import seeded
 from orderone.sweeping.engine import Engine, groups, units
 from orderone.sweeping.executors import Executor
@@ -174,7 +174,9 @@ def check_members(job: Job, trials: list[Trial]) -> None:
     errors: list[Exception] = []
     for group in by_architecture:
         for trial in group:
-            optimizer_options(name_in_label(trial.get("optimizer", "adamw")), trial.settings)
+            label = trial.get("optimizer", "adamw")
+            record = algorithm(job.optimizers.get(label, label))
+            optimizer_options(record.name, trial.settings, record.user_class)
         try:
             shapes = _shapes(job, group)
         except Exception as error:  # the user's code may raise anything

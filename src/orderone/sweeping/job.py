@@ -7,12 +7,13 @@ from inspect import Parameter, signature
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 from orderone.core.canonical import digest
 from orderone.core.errors import InputError
 from orderone.observe.batches import Loss
 from orderone.observe.inventory import shapes_of
+from orderone.optimizers.registry import registered, remember
+from orderone.optimizers.table import UserOptimizer, algorithm, nearest_record
 from orderone.planning import Plan, plan
 from orderone.planning.build import Family, family
 from orderone.seeding import seeded
@@ -61,7 +62,7 @@ class Job:
     base: Any = None  # or another base, as `plan` takes it
     rules: Mapping[str, Any] = field(default_factory=dict)  # custom rules, by name
     # custom optimizer classes, by label
-    optimizers: Mapping[str, type[Optimizer]] = field(default_factory=dict)
+    optimizers: Mapping[str, UserOptimizer] = field(default_factory=dict)
     plan_options: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None  # identifies `build`, `loss` and data instead of their code
     # --- execution, which changes no result ---
@@ -81,9 +82,14 @@ class Job:
         state.pop("settings", None)
         state.pop("described", None)
         state["_made"] = {}
+        records = [nearest_record(algorithm(kind).torch_class) for kind in self.optimizers.values()]
+        state["optimizer_records"] = [record for record in records if record is not None]
         return state
 
-    def __setstate__(self, state: dict[str, object]) -> None:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for record in state.pop("optimizer_records", ()):
+            if registered(record.torch_class) is None and record.user_class is not None:
+                remember(record)  # another process has not called `register`
         self.__dict__.update(state)
 
     # --- identity ---------------------------------------------------------------------------------
@@ -112,8 +118,9 @@ class Job:
         if not isinstance(self.schedule, str):
             described["schedule"] = identity(self.schedule)
         if self.optimizers:  # stores of version 0.1 have no such entry
-            classes = {label: identity(kind) for label, kind in self.optimizers.items()}
-            described["optimizers"] = classes
+            described["optimizers"] = {
+                label: _optimizer_identity(kind) for label, kind in self.optimizers.items()
+            }
         return described
 
     def _described_loss(self) -> object:
@@ -163,7 +170,9 @@ class Job:
             made = self.plan_for(trial, model)
             made.apply()
         model.to(self.device, self.settings.dtype)
-        options = optimizer_options(made.settings.optimizer, trial.settings, made.user_class)
+        options = optimizer_options(
+            made.settings.optimizer, trial.settings, made.user_class, made.user_options
+        )
         return Member(model, made, trial.seed, trial.data_seed, trial.key, options)
 
     def built(self, settings: Scale) -> nn.Module:
@@ -313,6 +322,15 @@ def _check_no_argument_missing(left: Sequence[Parameter], by_order: int) -> None
             "build-arguments",
             argument="build",
         )
+
+
+def _optimizer_identity(kind: UserOptimizer) -> object:
+    """Return what identifies an optimizer: its code, and the law of a registered class."""
+    record = registered(algorithm(kind).torch_class)
+    if record is None:
+        return identity(kind)
+    facts = (str(record.law), record.coupled_decay, record.rest, identity(record.rate_factor))
+    return [identity(kind), *facts]
 
 
 def _base_identity(base: object) -> object:

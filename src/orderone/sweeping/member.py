@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.core.errors import InputError
-from orderone.optimizers.table import ALGORITHMS, CLASSES, default_of
+from orderone.optimizers.table import ALGORITHMS, default_of, record_named, takes_keyword
 from orderone.planning import Plan
 from orderone.planning.plan import fused_options
 from orderone.sweeping.trial import Scalar
@@ -40,7 +40,10 @@ class Member:
 
 
 def optimizer_options(
-    name: str, settings: Mapping[str, Scalar], user_class: type[Optimizer] | None = None
+    name: str,
+    settings: Mapping[str, Scalar],
+    user_class: type[Optimizer] | None = None,
+    user_options: Mapping[str, Any] | None = None,
 ) -> dict[str, object]:
     """Return beta1, beta2 and momentum of a trial as keywords of torch.optim.
 
@@ -48,8 +51,10 @@ def optimizer_options(
     not set have the default of the user's class, if there is one, or of the optimizer.
     """
     for setting, keyword in SETTINGS.items():
-        known = [record.name for record in ALGORITHMS.values() if record.has_setting(keyword)]
-        if settings.get(setting) is not None and name not in known:
+        if settings.get(setting) is None or record_named(name).has_setting(keyword):
+            continue
+        if user_class is None or not takes_keyword(user_class, keyword):
+            known = [record.name for record in ALGORITHMS.values() if record.has_setting(keyword)]
             raise InputError(
                 f"space: {name} has no {setting}; use the optimizer {' or '.join(known)}, or remove"
                 f" {setting} from the space",
@@ -60,7 +65,11 @@ def optimizer_options(
     if settings.get("momentum") is not None:
         options["momentum"] = settings["momentum"]
     if settings.get("beta1") is not None or settings.get("beta2") is not None:
-        defaults = default_of(user_class or CLASSES[name], "betas")
-        beta1, beta2 = defaults or default_of(CLASSES[name], "betas")
-        options["betas"] = (settings.get("beta1", beta1), settings.get("beta2", beta2))
+        kind = record_named(name).torch_class
+        defaults = (user_options or {}).get("betas")
+        defaults = defaults or default_of(user_class or kind, "betas") or default_of(kind, "betas")
+        beta1, beta2, *others = defaults  # AdEMAMix has three
+        beta1 = settings.get("beta1", beta1)
+        beta2 = settings.get("beta2", beta2)
+        options["betas"] = (beta1, beta2, *others)
     return options

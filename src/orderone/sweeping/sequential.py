@@ -97,8 +97,8 @@ def prepare(
     )
 
     loop = TrainingLoop(step, check_each_loss=True, report=_loss_report(trial, report))
-    if folder is None or member.plan.user_class is not None:
-        return loop, None  # a custom optimizer class may have state that we cannot save
+    if folder is None:
+        return loop, None
     return loop, TrialCheckpoint(folder, trial.key, job.warned)
 
 

@@ -8,18 +8,18 @@ points   everything else: lr, weight_decay, betas, ...   a grid, or random
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import cast
 
 import numpy as np
-from torch.optim import Optimizer
 
 from orderone import rules
 from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
-from orderone.optimizers.table import algorithm
+from orderone.optimizers.table import UserOptimizer, algorithm
 from orderone.planning.settings import DEFAULT
 from orderone.sweeping.inputs import Optimizers, Rules, Sizes, SpaceInput
 from orderone.sweeping.trial import PER_TENSOR, SEEDS, SIZES, Scalar, tuned_name
@@ -73,7 +73,7 @@ class Space:
     repeats: Mapping[str, tuple[int, ...]]  # "seed", "data_seed"
     tuned: Mapping[str, Sequence[Scalar]]  # a LogGrid or a range stays one
     rules: Mapping[str, Parameterization]  # custom rules, by name
-    optimizers: Mapping[str, type[Optimizer]]  # custom optimizer classes, by label
+    optimizers: Mapping[str, UserOptimizer]  # custom optimizer classes, by label
 
     @property
     def arms(self) -> dict[str, tuple[Scalar, ...]]:
@@ -253,16 +253,17 @@ def _read_rules(
 
 def _read_optimizers(
     values: Sequence[object],
-) -> tuple[tuple[str, ...], dict[str, type[Optimizer]]]:
+) -> tuple[tuple[str, ...], dict[str, UserOptimizer]]:
     """Return the labels of all optimizers, and the custom classes among them."""
     labels: list[str] = []
-    classes: dict[str, type[Optimizer]] = {}
+    classes: dict[str, UserOptimizer] = {}
     for optimizer in values:
         entry = algorithm(optimizer)
         labels.append(entry.label)
-        if entry.user_class is None:
+        if not isinstance(optimizer, (type, partial)) or entry.user_text is None:
             continue
-        if classes.setdefault(entry.label, entry.user_class) is not entry.user_class:
+        earlier = classes.setdefault(entry.label, optimizer)
+        if algorithm(earlier).user_class is not entry.user_class:
             raise InputError(
                 f"optimizer: two different classes have the name {entry.label}; rename one of them,"
                 " or run two sweeps",

@@ -8,6 +8,7 @@ import torch
 
 from orderone.core.errors import with_code
 from orderone.training import checkpoint as checkpoints
+from orderone.training import optimizer_state
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
 
@@ -29,7 +30,11 @@ class TrialCheckpoint:
 
     def save(self, loop: TrainingLoop) -> None:
         """Write the state; if that fails, warn and continue the training."""
-        optimizer = loop.step.optimizer.state_dict()["state"]
+        try:
+            optimizer = optimizer_state.state_of(loop.step.optimizer)
+        except optimizer_state.NotSavedError as error:
+            self._warn_once(f"a running trial has no checkpoint, because {error}")
+            return
         tensors: dict[str, torch.Tensor] = {}
         for name, value in checkpoints.model_tensors(loop.step.module).items():
             tensors[f"model.{name}"] = value
@@ -46,12 +51,15 @@ class TrialCheckpoint:
         try:
             checkpoints.save(self.path, tensors, record)
         except OSError as error:
-            if not self.warned(str(self.path.parent)):
-                text = (
-                    f"cannot write the checkpoint of a running trial to {self.path}"
-                    f" ({error.strerror}); the training continues"
-                )
-                warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=2)
+            self._warn_once(
+                f"cannot write the checkpoint of a running trial to {self.path.parent}"
+                f" ({error.strerror})"
+            )
+
+    def _warn_once(self, reason: str) -> None:
+        if not self.warned(reason):
+            text = f"{reason}; the training continues"
+            warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=3)
 
     def restore(self, loop: TrainingLoop) -> None:
         """Continue from the file, if it belongs to this trial."""
@@ -64,9 +72,7 @@ class TrialCheckpoint:
         with torch.no_grad():
             for name, value in checkpoints.model_tensors(loop.step.module).items():
                 value.copy_(tensors[f"model.{name}"])
-        optimizer = loop.step.optimizer
-        groups = optimizer.state_dict()["param_groups"]
         state = checkpoints.unpack(record["optimizer"], tensors)
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        optimizer_state.load_state(loop.step.optimizer, state)
         checkpoints.restore_random(checkpoints.named_random_states(tensors), loop.world.device)
         checkpoints.restore_progress(loop, record)

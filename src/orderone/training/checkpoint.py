@@ -20,7 +20,7 @@ from orderone.training.outcome import read_evaluation
 if TYPE_CHECKING:
     from orderone.training.loop import TrainingLoop
 
-FORMAT = 1
+FORMAT = 2  # 2: an optimizer has state in groups and attributes
 SUFFIX = ".safetensors"
 Record: TypeAlias = dict[str, Any]  # JSON
 _LENGTH = 8  # bytes that hold the length of the header

@@ -13,6 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from orderone.observe.batches import Loss, loss_of
+from orderone.optimizers.registry import set_training_mode
 from orderone.training.settings import Settings
 from orderone.training.source import Batch, Source, moved
 from orderone.training.world import World
@@ -34,6 +35,7 @@ class Step:
 
     def backward(self, step: int) -> list[Tensor]:
         """Compute the gradients of update `step`; return the loss of each of its batches."""
+        set_training_mode(self.optimizer, True)
         factor = self.settings.factor(step)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
@@ -82,7 +84,9 @@ class Step:
             return None
         training = self.module.training
         self.module.eval()
+        set_training_mode(self.optimizer, False)
         losses = [self.loss(self.world.share(batch, insist=False)) for batch in batches]
+        set_training_mode(self.optimizer, True)
         self.module.train(training)
         return torch.stack(losses).double()
 

@@ -13,6 +13,7 @@ from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
+from orderone.optimizers.registry import set_training_mode
 from orderone.planning import Plan
 from orderone.planning.plan import fused_options
 from orderone.seeding import preserved, set_seed
@@ -120,9 +121,8 @@ def train(
         step = _prepare(world, settings, module, plan, optimizer, source, seed, loss)
         loop = TrainingLoop(step, sinks=all_sinks if world.first else [])
 
-        def identity() -> Mapping[str, object]:
-            return _identity(step, plan, module_names)
-
+        # before the first step, after which groups may have counters
+        identity = _identity(step, plan, module_names)
         saved = None
         if path is not None:
             saved = TrainCheckpoint(path, world, identity)
@@ -183,6 +183,7 @@ def _run(loop: TrainingLoop, checkpoint: Checkpoint | None) -> Trained:
                 raise KeyboardInterrupt
     finally:
         loop.step.restore_rates()  # the user may use the optimizer again
+        set_training_mode(loop.step.optimizer, False)  # the weights are those to evaluate
         for sink in loop.sinks:
             sink.close()
     return Trained(

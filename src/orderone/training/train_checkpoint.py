@@ -6,8 +6,9 @@ processes is the same. Nothing is pickled.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 from orderone.core.errors import InputError
 from orderone.torch_compat import tree_map
 from orderone.training import checkpoint as checkpoints
+from orderone.training import optimizer_state
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
 from orderone.training.world import World, like, whole
@@ -25,11 +27,11 @@ REMEDY = "remove the file to start again, or pass another path"
 
 
 class TrainCheckpoint:
-    """File of one training; `identity` returns the settings that must agree to continue."""
+    """File of one training; `identity` has the settings that must agree to continue."""
 
     saves_finished: bool = True
 
-    def __init__(self, path: Path, world: World, identity: Callable[[], Mapping[str, object]]):
+    def __init__(self, path: Path, world: World, identity: Mapping[str, object]):
         self.path = path
         self.world = world
         self.identity = identity
@@ -41,7 +43,7 @@ class TrainCheckpoint:
         tensors: dict[str, Tensor] = {}
         for name, value in checkpoints.model_tensors(loop.step.module).items():
             self._add(tensors, f"model.{name}", whole(value.detach()))
-        state = tree_map(self._collected, loop.step.optimizer.state_dict()["state"])
+        state = tree_map(self._collected, self._optimizer_state(loop))
         for kind, random_state in checkpoints.random_states(self.world.device).items():
             for rank, value in enumerate(self.world.gathered(random_state)):
                 self._add(tensors, f"random.{kind}.{rank}", value)
@@ -49,7 +51,7 @@ class TrainCheckpoint:
             record: Record = {
                 "kind": KIND,
                 "keys": [],
-                "of": dict(self.identity()),
+                "of": dict(self.identity),
                 "losses": loop.losses,
                 "evaluation": loop.evaluation,
                 "seconds": loop.seconds,
@@ -57,6 +59,13 @@ class TrainCheckpoint:
             }
             checkpoints.save(self.path, tensors, record)
         self.world.wait()
+
+    def _optimizer_state(self, loop: TrainingLoop) -> object:
+        try:
+            return optimizer_state.state_of(loop.step.optimizer)
+        except optimizer_state.NotSavedError as error:
+            message = f"checkpoint: {error}; train without checkpoint="
+            raise InputError(message, argument="checkpoint") from error
 
     def _collected(self, value: object) -> object:
         """Return a gathered tensor on the first process, and an empty one on the others."""
@@ -116,7 +125,7 @@ class TrainCheckpoint:
                 )
 
     def _check_identity(self, saved: Mapping[str, object]) -> None:
-        current = dict(self.identity())
+        current = dict(self.identity)
         for name in current | dict(saved):
             if saved.get(name) != current.get(name):
                 raise InputError(
@@ -133,8 +142,9 @@ class TrainCheckpoint:
             checkpoints.restore_random(states, self.world.device)
 
 
-def _restore_optimizer(optimizer: Optimizer, state: dict[int, dict[str, object]]) -> None:
+def _restore_optimizer(optimizer: Optimizer, tree: dict[str, Any]) -> None:
     """Load the state; shard tensors that have the shape of their parameter like the parameter."""
+    state: dict[int, dict[str, object]] = tree["state"]
     groups = optimizer.state_dict()["param_groups"]
     parameters: list[Tensor] = []
     for group in optimizer.param_groups:
@@ -151,7 +161,7 @@ def _restore_optimizer(optimizer: Optimizer, state: dict[int, dict[str, object]]
             if isinstance(value, Tensor) and value.dim() and value.shape == parameter.shape:
                 value = like(value, parameter)
             placed[number][name] = value
-    optimizer.load_state_dict({"state": placed, "param_groups": groups})
+    optimizer_state.load_state(optimizer, {**tree, "state": placed})
 
 
 def check_path(path: Path) -> None:

@@ -17,7 +17,7 @@ from orderone.measure.judge.verdict import BOUNDARY, SYMBOLS, Judgement, Reason,
 from orderone.measure.observations import StudyResult
 from orderone.observe.inventory import inventory
 from orderone.observe.quantities import UPDATES, Quantity
-from orderone.optimizers.table import ALGORITHMS
+from orderone.optimizers.table import record_named
 
 ACTIVATIONS = (Quantity.CHANGE, Quantity.OUTPUT)
 FORWARD = (*ACTIVATIONS, Quantity.SCORE_CHANGE)
@@ -67,7 +67,7 @@ class Context:
         update = theory.expect(line.module, Quantity.UPDATE).exponent
         if line.quantity == Quantity.RELATIVE_UPDATE:
             excess = start + line.exponent - update
-        elif ALGORITHMS[theory.rows[line.module][1].optimizer].update_law.weight:
+        elif record_named(theory.rows[line.module][1].optimizer).update_law.weight:
             # Adafactor's steps are as large as the tensor is
             excess = line.exponent - update - (start - expected_start)
         else:

@@ -27,9 +27,9 @@ from orderone.measure.judge.verdict import BOUNDARY, UNKNOWN, Expected
 from orderone.measure.observations import StudyResult
 from orderone.measure.runs import SAME
 from orderone.observe.quantities import OF_TENSORS, UPDATES, Quantity
-from orderone.optimizers.table import ALGORITHMS
+from orderone.optimizers.table import record_named
 from orderone.planning.counterparts import stack_of
-from orderone.theory.exponents import Parameterization, rms
+from orderone.theory.exponents import Parameterization, UpdateLaw, rms
 
 if TYPE_CHECKING:
     from orderone.planning import Plan, Row
@@ -53,7 +53,7 @@ class TheoryExpectations:
     """Exponents that one rule predicts, from the plans of the smallest and the largest model."""
 
     parameterization: Parameterization
-    optimizer_law: str
+    optimizer_law: str | UpdateLaw
     small: "Plan"
     large: "Plan"
     ratio: float  # largest size divided by the smallest
@@ -104,7 +104,7 @@ class TheoryExpectations:
         else:
             exponent = self._relative_update(name)
         is_gradient = quantity == Quantity.GRADIENT
-        update_law = ALGORITHMS[row.optimizer].update_law
+        update_law = record_named(row.optimizer).update_law
         follows_gradient = update_law.gradient > 0 and quantity in UPDATES
         return Expected(
             exponent,
@@ -127,7 +127,7 @@ class TheoryExpectations:
     def _update(self, name: str) -> float:
         """Return the exponent of one step of the tensor's optimizer (Eq. 12 of Stratos)."""
         rate = self._exponent(name, lambda row: row.rms(lambda part: part.lr))
-        update_law = ALGORITHMS[self.rows[name][1].optimizer].update_law
+        update_law = record_named(self.rows[name][1].optimizer).update_law
         if update_law.spectral:  # the size of entries depends on the rank of the gradient
             return UNKNOWN
         if update_law.gradient:

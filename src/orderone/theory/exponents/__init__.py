@@ -17,7 +17,7 @@ from orderone.theory.exponents.parameterization import (
 from orderone.theory.exponents.sizes import rms
 from orderone.theory.exponents.solver import Condition, InfeasibleError, Solution, max_lr, solve
 from orderone.theory.exponents.stability import Verdict, stability
-from orderone.theory.exponents.updates import OPTIMIZERS, Alignment, read_alignment
+from orderone.theory.exponents.updates import OPTIMIZERS, Alignment, UpdateLaw, read_alignment
 
 __all__ = [
     "GAUGES",
@@ -30,6 +30,7 @@ __all__ = [
     "InfeasibleError",
     "Parameterization",
     "Solution",
+    "UpdateLaw",
     "Verdict",
     "canonical",
     "equivalent",

@@ -26,11 +26,11 @@ from typing import Annotated, TypeAlias
 
 from orderone.core.errors import InputError
 from orderone.core.exact import HALF, ZERO, count, exact, power
-from orderone.core.inputs import Count, Exact, Name, UserInput
+from orderone.core.inputs import Count, Exact, UserInput
 from orderone.core.roles import Role
 from orderone.theory.exponents.parameterization import Exponents, Rule, read_rule
 from orderone.theory.exponents.sizes import rms
-from orderone.theory.exponents.updates import Alignment, AlignmentInput, read_alignment
+from orderone.theory.exponents.updates import Alignment, AlignmentInput, LawInput, read_alignment
 
 
 @dataclass(frozen=True, init=False)
@@ -60,7 +60,7 @@ class Attention:
         p: Rule,
         alignment: AlignmentInput = "full",
         *,
-        optimizer: Name = "adam",
+        optimizer: LawInput = "adam",
         depth: Count = 3,
         norm: bool = False,
     ) -> Exponents:

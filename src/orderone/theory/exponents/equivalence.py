@@ -1,11 +1,11 @@
 """Equivalence of rules: two rules that agree in the folded gauge train networks identically."""
 
-from orderone.core.inputs import Name
 from orderone.theory.exponents.parameterization import Rule, canonical, read_rule
 from orderone.theory.exponents.solver import solve
+from orderone.theory.exponents.updates import LawInput
 
 
-def equivalent(p: Rule, q: Rule, optimizer: Name = "adam") -> bool:
+def equivalent(p: Rule, q: Rule, optimizer: LawInput = "adam") -> bool:
     """Return whether p and q train the same network identically, on the roles that both have.
 
     If the library derived the rates of both rules, it derives them again for `optimizer`:

@@ -57,7 +57,7 @@ from orderone.core.exact import HALF, ZERO, count, exact
 from orderone.core.frozen import FrozenDict
 from orderone.core.inputs import Count, ExponentsInput, Name, UserInput
 from orderone.core.roles import MATRIX_ROLES, ROLES, Role
-from orderone.theory.exponents.updates import AlignmentInput, update_law
+from orderone.theory.exponents.updates import AlignmentInput, LawInput, update_law
 
 Exponents: TypeAlias = dict[str, Fraction]
 
@@ -76,7 +76,9 @@ class Parameterization:
     b: Exponents = field(hash=False)
     c: Exponents = field(hash=False)
     own: Exponents = field(default_factory=dict, compare=False, repr=False)
-    rates_for: tuple[str, AlignmentInput] | None = field(default=None, compare=False, repr=False)
+    rates_for: tuple[LawInput, AlignmentInput] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         for letter in "abc":
@@ -221,7 +223,7 @@ def gradient_exponents(p: Rule, depth: Count = 3) -> Exponents:
 GAUGES = ("folded", "unit", "paper")
 
 
-def shift(p: Rule, theta: ExponentsInput, optimizer: Name = "adam") -> Parameterization:
+def shift(p: Rule, theta: ExponentsInput, optimizer: LawInput = "adam") -> Parameterization:
     """Return `p` with theta[role] moved from the initial size to the multiplier.
 
     c changes such that training is the same.
@@ -241,7 +243,9 @@ def shift(p: Rule, theta: ExponentsInput, optimizer: Name = "adam") -> Parameter
     return replace(p, a=a, b=b, c=c, rates_for=None)
 
 
-def gauge(p: Rule, name: Name, optimizer: Name = "adam", tied: bool = False) -> Parameterization:
+def gauge(
+    p: Rule, name: Name, optimizer: LawInput = "adam", tied: bool = False
+) -> Parameterization:
     """Return `p` in the gauge `folded`, `unit` or `paper`.
 
     With `tied`, embedding and readout shift together.
@@ -259,6 +263,6 @@ def gauge(p: Rule, name: Name, optimizer: Name = "adam", tied: bool = False) -> 
     return shift(p, theta, optimizer)
 
 
-def canonical(p: Rule, optimizer: Name = "adam") -> Parameterization:
+def canonical(p: Rule, optimizer: LawInput = "adam") -> Parameterization:
     """Return p with its multipliers moved into initial sizes and learning rates (a = 0)."""
     return gauge(p, "folded", optimizer)

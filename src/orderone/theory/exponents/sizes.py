@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from orderone.core.exact import HALF, ZERO
-from orderone.core.inputs import Count, Name
+from orderone.core.inputs import Count
 from orderone.core.roles import Role
 from orderone.theory.exponents.parameterization import (
     Exponents,
@@ -35,6 +35,7 @@ from orderone.theory.exponents.parameterization import (
 from orderone.theory.exponents.updates import (
     Alignment,
     AlignmentInput,
+    LawInput,
     UpdateLaw,
     read_alignment,
     update_law,
@@ -47,7 +48,7 @@ def rms(
     norm: bool = False,
     *,
     training: bool = False,
-    optimizer: Name = "adam",
+    optimizer: LawInput = "adam",
     alignment: AlignmentInput = "full",
 ) -> Exponents:
     """Return exponents of h1..h{L+2}, h'1..h'{L+2}, W'0..W'{L+1}, where L = `depth`.

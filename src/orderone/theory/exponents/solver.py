@@ -41,7 +41,7 @@ from typing import NamedTuple
 
 from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import HALF, ONE, ZERO, count
-from orderone.core.inputs import ConstraintsInput, Count, Name
+from orderone.core.inputs import ConstraintsInput, Count
 from orderone.core.roles import MATRIX_ROLES, Role
 from orderone.theory.exponents.attention import Attention, AttentionInput
 from orderone.theory.exponents.constraints import Constraint, read_constraints
@@ -58,6 +58,7 @@ from orderone.theory.exponents.parameterization import (
 from orderone.theory.exponents.updates import (
     Alignment,
     AlignmentInput,
+    LawInput,
     UpdateLaw,
     read_alignment,
     update_law,
@@ -329,7 +330,7 @@ class Solution:
 
 def max_lr(
     p: Rule,
-    optimizer: Name = "adam",
+    optimizer: LawInput = "adam",
     alignment: AlignmentInput = "full",
     *,
     constraints: ConstraintsInput = (),
@@ -363,7 +364,7 @@ def max_lr(
 
 def solve(
     p: Rule,
-    optimizer: Name = "adam",
+    optimizer: LawInput = "adam",
     alignment: AlignmentInput = "full",
     *,
     constraints: ConstraintsInput = (),

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from orderone.core.errors import hint_on_codes, with_code
 from orderone.core.exact import ONE, ZERO, power
-from orderone.core.inputs import Count, Name
+from orderone.core.inputs import Count
 from orderone.core.roles import Role
 from orderone.theory.exponents.attention import AttentionInput
 from orderone.theory.exponents.parameterization import (
@@ -28,7 +28,12 @@ from orderone.theory.exponents.solver import (
     init_conditions,
     update_conditions,
 )
-from orderone.theory.exponents.updates import AlignmentInput, read_alignment, update_law
+from orderone.theory.exponents.updates import (
+    AlignmentInput,
+    LawInput,
+    read_alignment,
+    update_law,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,7 +92,7 @@ class Verdict:
 
 def stability(
     p: Rule,
-    optimizer: Name = "adam",
+    optimizer: LawInput = "adam",
     alignment: AlignmentInput = "full",
     *,
     depth: Count = 3,
@@ -133,7 +138,7 @@ def _worst_layers(judged: list[Judged]) -> list[Judged]:
     return list(worst.values())
 
 
-def _note_on_rates(p: Rule, optimizer: Name) -> Iterator[str]:
+def _note_on_rates(p: Rule, optimizer: LawInput) -> Iterator[str]:
     if p.rates_for and update_law(p.rates_for[0]) != update_law(optimizer):
         yield with_code(
             f"the learning rates were derived for {p.rates_for[0]}, not for {optimizer}; use"

@@ -57,7 +57,7 @@ from typing import Annotated, TypeAlias
 from orderone.core.errors import InputError, one_of
 from orderone.core.exact import HALF, ONE, ZERO, exact
 from orderone.core.frozen import FrozenDict
-from orderone.core.inputs import Exact, Name, UserInput
+from orderone.core.inputs import Exact, UserInput
 from orderone.core.roles import ROLES, Role
 
 # --- size of an update ------------------------------------------------------------------------
@@ -65,14 +65,35 @@ from orderone.core.roles import ROLES, Role
 
 @dataclass(frozen=True)
 class UpdateLaw:
-    """Law e = c + gradient * g + weight * b + (1/2 if the update is spectral)."""
+    """How the size of an update depends on the gradient, the weights and the width.
 
-    gradient: int = 0
-    weight: int = 0
+    The update of a tensor is dW = Theta(n^{-e}) with
+
+        e = c + gradient * g + weight * b + (1/2 if spectral, for matrices)
+
+    where n^{-c} is the learning rate, n^{-g} the size of the gradient's entries and n^{-b} the
+    size of the weights at initialization.
+
+    Attributes:
+        gradient: Power of the gradient's size that an update follows, a whole number or a fraction:
+            if all gradients are multiplied by k, updates are multiplied by k^gradient. It is 0 if
+            entries are normalized (Adam, Lion), and 1 for SGD.
+        weight: Power of the size of the weights that an update follows: 1 if steps are relative to
+            the norm of the weights (Adafactor, LAMB), otherwise 0.
+        spectral: Whether updates are orthogonalized, so that all their singular values have the
+            same size (Muon). Entries of a full-rank update are then smaller by n^{-1/2}.
+    """
+
+    gradient: Annotated[Fraction | int, UserInput] = 0
+    weight: Annotated[Fraction | int, UserInput] = 0
     spectral: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gradient", exact(self.gradient, "gradient"))
+        object.__setattr__(self, "weight", exact(self.weight, "weight"))
+
     @property
-    def gauge_weight(self) -> int:
+    def gauge_weight(self) -> Fraction | int:
         """Return k: c becomes c - k theta when a becomes a + theta."""
         return 1 + self.gradient - self.weight
 
@@ -99,8 +120,14 @@ OPTIMIZERS: dict[str, UpdateLaw] = {
 }
 
 
-def update_law(optimizer: Name) -> UpdateLaw:
-    """Return the update law of the optimizer with this name."""
+# the name of an optimizer, or a law that no known optimizer has
+LawInput: TypeAlias = Annotated[str | UpdateLaw, UserInput]
+
+
+def update_law(optimizer: LawInput) -> UpdateLaw:
+    """Return the update law of the optimizer with this name; a law is returned as it is."""
+    if isinstance(optimizer, UpdateLaw):
+        return optimizer
     return OPTIMIZERS[one_of(optimizer, OPTIMIZERS, "optimizer")]
 
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from orderone.core.errors import InputError
 from orderone.optimizers.row_rates import KEY, RowSettings, StackedRows, same_rows
-from orderone.optimizers.table import UPDATES, class_name
+from orderone.optimizers.table import ALGORITHMS, changes_step, class_name, stacked_update
 from orderone.optimizers.update import Options, State, TensorUpdates, Update
 from orderone.training.stacked.batched_update import BatchedUpdate
 from orderone.training.stacked.errors import NotStackable
@@ -142,6 +142,12 @@ def _by_name(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict[str, Mem
     parts = getattr(optimizer, "parts", {"": optimizer})  # Muon with AdamW for the rest
     by_name: dict[str, MemberSettings] = {}
     for part in parts.values():
+        if changes_step(part):
+            raise NotStackable(
+                f"{class_name(type(part))}: its instance has hooks or a step of its own, which a"
+                " stack would not run",
+                "optimizer-not-stackable",
+            )
         for group in part.param_groups:
             for p in group["params"]:
                 if p not in names:
@@ -180,14 +186,14 @@ def _law(name: str, members: Sequence[MemberSettings]) -> Update:
             f" {' and '.join(class_names)}",
             "optimizer-not-stackable",
         )
-    # a subclass may change the update, and a class of the same name may be another optimizer
-    if kind not in UPDATES:
-        known = ", ".join(known.__name__ for known in UPDATES)
+    law = stacked_update(kind)
+    if law is None:
         raise NotStackable(
-            f"{name}: expected one of {known}, not a subclass; got {class_name(kind)}",
+            f"{name}: the update of {class_name(kind)} has no stacked form; expected one of"
+            f" {', '.join(ALGORITHMS)}, a subclass that overrides only __init__, or a class that"
+            " was registered with stacked=",
             "optimizer-not-stackable",
         )
-    law = UPDATES[kind]
     first = members[0].settings
     for member in members:
         for key, value in law.refused.items():

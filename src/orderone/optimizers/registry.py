@@ -1,0 +1,244 @@
+"""Optimizers that users register: any `torch.optim.Optimizer` with the law of its updates.
+
+A plan needs to know one thing about an optimizer: how the size of its updates depends on the size
+of gradients and weights, and on the width. This is its update law. A registered class is then used
+as it is in `plan`, `coord_check`, `sweep` and `train`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from inspect import Parameter, signature
+from typing import Annotated, Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from orderone.core.errors import InputError, one_of
+from orderone.core.inputs import Number, UserInput
+from orderone.optimizers.muon import MUON, REST
+from orderone.optimizers.record import (
+    Algorithm,
+    Shape,
+    class_name,
+    default_of,
+    no_rate_factor,
+    takes_keyword,
+)
+from orderone.optimizers.update import Update
+from orderone.theory.exponents.updates import OPTIMIZERS, UpdateLaw
+
+LAWS: dict[str, UpdateLaw] = {
+    "adam": OPTIMIZERS["adam"],
+    "sign": OPTIMIZERS["sign"],
+    "sgd": OPTIMIZERS["sgd"],
+    "adafactor": OPTIMIZERS["adafactor"],
+    "spectral": OPTIMIZERS["muon"],
+}
+_REGISTERED: dict[type[Optimizer], Algorithm] = {}
+_BY_NAME: dict[str, Algorithm] = {}  # the latest class of each name
+_SAME_DIRECTION = 0.99  # cosine between the effect of decoupled decay and the weights
+
+OptimizerClass: TypeAlias = Annotated[type[Optimizer], UserInput]
+Law: TypeAlias = Annotated[str | UpdateLaw, UserInput]
+RateFactor: TypeAlias = Annotated[Callable[[Shape], float], UserInput]
+StackedUpdate: TypeAlias = Annotated[type[Update], UserInput]
+
+
+def register(
+    optimizer: OptimizerClass,
+    law: Law,
+    *,
+    decoupled_decay: bool | None = None,
+    hidden_only: bool | None = None,
+    rate_factor: RateFactor | None = None,
+    stacked: StackedUpdate | None = None,
+    lr: Number | None = None,
+    weight_decay: Number | None = None,
+) -> None:
+    """Make a class of optimizers known by the law of its updates.
+
+    `optimizer=` of `plan`, `coord_check` and `sweep` then takes the class. Its subclasses inherit
+    the law. A subclass of a known optimizer needs no registration; registering it replaces the
+    inherited law.
+
+    Args:
+        optimizer: Subclass of `torch.optim.Optimizer` whose constructor takes parameter groups and
+            `lr`, and whose `step` needs no closure.
+        law: "adam" (entries of updates have size lr), "sign" (the same), "sgd" (updates are
+            proportional to the gradient), "adafactor" (updates have the size of the weights times
+            lr), "spectral" (updates are orthogonalized, as in Muon), or an `UpdateLaw`.
+        decoupled_decay: Whether `weight_decay` shrinks weights directly (AdamW), and is not added
+            to the gradient (Adam). By default, a few steps on a small tensor tell.
+        hidden_only: Whether the optimizer takes only hidden matrices, and AdamW takes the other
+            tensors. By default this holds for spectral laws, as for torch.optim.Muon.
+        rate_factor: Function of a tensor's shape that returns the factor by which `step`
+            multiplies lr, if it depends on the shape. The plan divides by it.
+        stacked: The same update for many members at once, a subclass of
+            `orderone.optimizers.update.Update`. Without it, a sweep trains one member after
+            another.
+        lr, weight_decay: Defaults, if they are not those of the constructor.
+    """
+    kind = _checked_class(optimizer)
+    exact_law = _read_law(law)
+    if stacked is not None and not (isinstance(stacked, type) and issubclass(stacked, Update)):
+        raise InputError(
+            f"stacked: expected a subclass of orderone.optimizers.update.Update, got {stacked!r}",
+            "wrong-type",
+            argument="stacked",
+        )
+    if decoupled_decay is None:
+        decoupled_decay = decouples_decay(kind)
+    if hidden_only is None:
+        hidden_only = exact_law.spectral
+    coupled = None if decoupled_decay is None else not decoupled_decay
+    record = Algorithm(
+        name=class_name(kind),
+        law=_named(exact_law, bool(coupled)),
+        torch_class=kind,
+        stacked=stacked,
+        lr=_default(kind, "lr") if lr is None else float(lr),
+        weight_decay=_default(kind, "weight_decay") or 0.0,
+        eps=_default(kind, "eps"),
+        rate_factor=rate_factor or no_rate_factor,
+        user_class=kind,
+        coupled_decay=coupled,
+        decay_is_known=coupled is not None or exact_law.gradient == 1,
+    )
+    if weight_decay is not None:
+        record = replace(record, weight_decay=float(weight_decay))
+    if exact_law.spectral:
+        record = replace(record, scaled_eps=MUON.scaled_eps)
+    if hidden_only:
+        record = replace(record, takes=MUON.takes, rest=REST)
+    remember(record)
+
+
+def remember(record: Algorithm) -> None:
+    """Add the record of a registered class; another process does so with records it receives."""
+    _REGISTERED[record.torch_class] = record
+    _BY_NAME[record.name] = record
+
+
+def registered(kind: type) -> Algorithm | None:
+    """Return the record of exactly this class, or None."""
+    return _REGISTERED.get(kind)
+
+
+def registered_name(name: str) -> Algorithm | None:
+    """Return the record of the registered class with this full name, or None."""
+    return _BY_NAME.get(name)
+
+
+def _checked_class(kind: object) -> type[Optimizer]:
+    if not isinstance(kind, type) or not issubclass(kind, Optimizer):
+        raise InputError(
+            f"optimizer: expected a subclass of torch.optim.Optimizer, got {kind!r}",
+            "wrong-type",
+            argument="optimizer",
+        )
+    takes_all = False
+    for parameter in signature(kind).parameters.values():
+        takes_all |= parameter.kind is Parameter.VAR_KEYWORD
+    if not takes_all and not takes_keyword(kind, "lr"):
+        raise InputError(
+            f"optimizer: the constructor of {class_name(kind)} has no argument lr; a plan scales"
+            " the learning rate, so an optimizer without one cannot follow it",
+            argument="optimizer",
+        )
+    closure = signature(kind.step).parameters.get("closure")
+    if closure is not None and closure.default is Parameter.empty:
+        raise InputError(
+            f"optimizer: {class_name(kind)}.step needs a closure that computes the loss again, and"
+            " orderone calls step() after one backward pass",
+            argument="optimizer",
+        )
+    return kind
+
+
+def _read_law(law: object) -> UpdateLaw:
+    if isinstance(law, UpdateLaw):
+        return law
+    return LAWS[one_of(law, LAWS, "law")]
+
+
+def _named(law: UpdateLaw, coupled: bool) -> str | UpdateLaw:
+    """Return the name of a law in theory if it has one."""
+    if law == OPTIMIZERS["adam"]:
+        return "adam" if coupled else "adamw"
+    for name in ("sgd", "adafactor", "muon"):
+        if law == OPTIMIZERS[name]:
+            return name
+    return law
+
+
+# --- facts that a few steps tell ------------------------------------------------------------------
+
+
+def _default(kind: type[Optimizer], name: str) -> float | None:
+    """Return the default of a setting, if it is a number: from the signature or from an instance.
+
+    A subclass may set a default that its signature does not show.
+    """
+    value = default_of(kind, name)
+    if value is None and takes_keyword(kind, name):
+        value = instance_defaults(kind).get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value)
+
+
+def instance_defaults(kind: type[Optimizer]) -> Mapping[str, Any]:
+    """Return the defaults of an instance; empty if the constructor needs more than parameters."""
+    try:
+        return dict(kind([nn.Parameter(torch.zeros(2, 2))]).defaults)
+    except Exception:  # the user's constructor may raise anything
+        return {}
+
+
+def decouples_decay(kind: type[Optimizer]) -> bool | None:
+    """Return whether weight decay shrinks weights directly; None if this cannot be measured.
+
+    With decoupled decay, steps with and without decay differ along the weights.
+    """
+    if not takes_keyword(kind, "weight_decay"):
+        return True
+    try:
+        start = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
+        plain = _after_steps(kind, start, 0.0)
+        decayed = _after_steps(kind, start, 0.1)
+    except Exception:  # the user's code may raise anything
+        return None
+    change = decayed - plain
+    if not change.isfinite().all() or not change.any():
+        return None
+    cosine = -float((change * start).sum() / (change.norm() * start.norm()))
+    return cosine > _SAME_DIRECTION
+
+
+def _after_steps(kind: type[Optimizer], start: torch.Tensor, decay: float) -> torch.Tensor:
+    """Return a tensor after three steps with a fixed gradient."""
+    p = nn.Parameter(start.clone())
+    optimizer = kind([p], lr=1e-3, weight_decay=decay)  # pyright: ignore[reportCallIssue]
+    set_training_mode(optimizer, True)
+    generator = torch.Generator().manual_seed(1)
+    gradient = torch.randn(start.shape, generator=generator)
+    for _ in range(3):
+        p.grad = gradient.clone()
+        optimizer.step()
+    return p.detach()
+
+
+# --- modes ----------------------------------------------------------------------------------------
+
+
+def set_training_mode(optimizer: Optimizer, training: bool) -> None:
+    """Call `train()` or `eval()` of an optimizer that has both, as those of `schedulefree`.
+
+    Such an optimizer trains with other weights than those that it evaluates.
+    """
+    modes = [getattr(optimizer, name, None) for name in ("eval", "train")]
+    if all(callable(mode) for mode in modes):
+        modes[training]()  # pyright: ignore[reportOptionalCall]
+    for part in getattr(optimizer, "parts", {}).values():
+        set_training_mode(part, training)
