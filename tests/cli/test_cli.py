@@ -200,6 +200,18 @@ def test_a_plan_for_a_model_that_does_not_fit_in_memory(config):
     assert "9.375e-05" in row
 
 
+def test_a_plan_with_rates_of_roles_and_patterns(config):
+    rates = "default=3e-3,embedding=1e-2,*.q_proj.weight=1e-3"
+    words = ("--base", BASE, "--lr", rates, "--init-scale", "embedding=0.5", "--no-probe", "--json")
+    ended = orderone("plan", "--hf-config", config, *words)
+    rows = {row["name"]: row for row in json.loads(ended.out)["rows"]}
+    table = rows["model.embed_tokens.weight"]
+    queries = rows["model.layers.7.self_attn.q_proj.weight"]
+    outputs = rows["model.layers.7.self_attn.o_proj.weight"]
+    assert (table["lr"], table["init_scale"]) == (1e-2, 0.5)
+    assert queries["lr"] / outputs["lr"] == pytest.approx(1 / 3)
+
+
 def test_a_plan_as_json_and_as_a_file(config, tmp_path):
     saved = tmp_path / "plan.json"
     sizes = BASE.split(",")
@@ -217,6 +229,7 @@ def test_a_plan_as_json_and_as_a_file(config, tmp_path):
     ("arguments", "code", "words"),
     [
         (("--hf-config", "nowhere.json", "--base", BASE), "unusable-hf-config", ("nowhere.json",)),
+        (("--hf-config", "CONFIG", "--lr", "3e-3"), "needs-base", ("base: ",)),
         (("--hf-config", "CONFIG", "--base", "256"), None, ("base: ", "'256'")),
         (
             ("--hf-config", "CONFIG", "--base", BASE, "--rule", "mupp"),
@@ -233,6 +246,15 @@ def test_a_plan_as_json_and_as_a_file(config, tmp_path):
 def test_wrong_input_of_a_plan_is_refused(config, arguments, code, words):
     arguments = [str(config) if word == "CONFIG" else word for word in arguments]
     assert_refused(orderone("plan", *arguments), code, *words)
+
+
+def test_absolute_laws_are_asked_for(config):
+    words = ("plan", "--hf-config", config, "--no-probe", "--json")
+    absolute = json.loads(orderone(*words, "--base", "absolute").out)
+    strategy = json.loads(orderone(*words, "--rule", "hybrid").out)
+    for record in (absolute, strategy):
+        assert not record["settings"]["relative"]
+        assert record["rows"][0]["base_shape"] is None
 
 
 def test_an_unknown_size_of_the_base_is_named(config):

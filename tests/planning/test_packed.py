@@ -37,7 +37,9 @@ def llama(keys=4):
 
 def rows(model, rule="maximal-update", optimizer="adamw"):
     """Return values by the last words of their names."""
-    found = o1.plan(model, rule=rule, optimizer=optimizer, lr=1.0, probe=False).rows
+    found = o1.plan(
+        model, base="absolute", rule=rule, optimizer=optimizer, lr=1.0, probe=False
+    ).rows
     return {".".join(row.name.split(".")[-2:]): row for row in found}
 
 
@@ -72,7 +74,8 @@ def test_a_packed_network_trains_as_the_unpacked_one(rule, optimizer):
     torch.manual_seed(0)
     packed, plain = phi3().double(), llama().double()
     plans = [
-        o1.plan(m, rule=rule, optimizer=optimizer, lr=0.02, probe=False) for m in (packed, plain)
+        o1.plan(m, base="absolute", rule=rule, optimizer=optimizer, lr=0.02, probe=False)
+        for m in (packed, plain)
     ]
     for plan in plans:
         plan.apply()

@@ -1,5 +1,6 @@
 """Plans: numbers, optimizers, files, absolute mode, gauges, errors."""
 
+import copy
 import json
 import math
 import subprocess
@@ -86,8 +87,9 @@ def test_rows_frame_and_text_have_the_same_values():
     assert text.splitlines()[0] == plan.headline
     assert "net" not in text
     assert "0.00075" in text
-    assert code_of(text.splitlines()[-1]) == "probe-not-run"
-    assert "no example batch" in text.splitlines()[-1]
+    assert code_of(text.splitlines()[-2]) == "probe-not-run"
+    assert "no example batch" in text.splitlines()[-2]
+    assert "orderone explain" in text.splitlines()[-1]
     skipped = o1.plan(mlp(256), base=mlp(64), probe=False)
     assert "skipped (probe=False)" in skipped.table(wide=True)
 
@@ -313,7 +315,8 @@ def test_a_damaged_plan_is_refused(tmp_path):
 
 
 def test_absolute_power_laws_of_mup():
-    plan = o1.plan(mlp(256), optimizer="adamw", lr=1.0, C={"hidden": 2.0}, Lambda={"head": 3.0})
+    constants = {"C": {"hidden": 2.0}, "Lambda": {"head": 3.0}}
+    plan = o1.plan(mlp(256), base="absolute", optimizer="adamw", lr=1.0, **constants)
     assert plan["2.weight"].init_std == pytest.approx(math.sqrt(2 / 256))
     assert plan["2.weight"].lr == pytest.approx(1 / 256)
     assert plan["6.weight"].init_std == pytest.approx(1 / 256)
@@ -355,7 +358,7 @@ def test_absolute_roles_agree_with_those_from_a_base():
         "nano-gpt",
     ):
         entry = ZOO[name]
-        absolute = {row.name: row.role for row in o1.plan(entry.build(128)).rows}
+        absolute = {row.name: row.role for row in o1.plan(entry.build(128), base="absolute").rows}
         relative = {
             row.name: row.role
             for row in o1.plan(entry.build(128), base=entry.build(64), probe=False).rows
@@ -396,13 +399,46 @@ def test_absolute_mode_finds_powers_of_the_width_in_the_forward_code(name, size,
 
 def test_absolute_mode_has_no_gauge_and_no_depth():
     with refuses("needs-base"):
-        o1.plan(mlp(64), gauge="unit")
+        o1.plan(mlp(64), base="absolute", gauge="unit")
     with refuses("needs-base"):
-        o1.plan(mlp(64), depth="sqrt")
+        o1.plan(mlp(64), base="absolute", depth="sqrt")
     with refuses("absolute-mode", argument="C"):
         o1.plan(mlp(64), base=mlp(32), C={"hidden": 2.0})
     with refuses("unknown-name", argument="group in C"):
-        o1.plan(mlp(64), C={"hiden": 2.0})
+        o1.plan(mlp(64), base="absolute", C={"hiden": 2.0})
+
+
+@pytest.mark.parametrize("rule", ["mup", "sp", "ntk", "mf", rules.get("mup")])
+def test_a_relative_rule_needs_a_base(rule):
+    model = mlp(64)
+    before = copy.deepcopy(model.state_dict())
+    with refuses("needs-base", argument="base") as caught:
+        o1.plan(model, rule=rule, lr=1e-3)
+    assert 'base="absolute"' in str(caught.value)
+    assert "base=build(" in str(caught.value)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert not o1.plan(model, base="absolute", rule=rule, lr=1e-3).settings.relative
+
+
+def test_every_kind_of_base_gives_the_same_plan(tmp_path):
+    transformers = pytest.importorskip("transformers")
+
+    def gpt2(width):
+        return transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(n_embd=width, n_head=4, n_layer=2, vocab_size=97)
+        )
+
+    with torch.device("meta"):
+        model, base = gpt2(64), gpt2(32)
+    wanted = o1.plan(model, base=base, lr=1e-3, probe=False)
+    wanted.save(tmp_path / "plan.json")
+    kinds = [{"n_embd": 32}, wanted, o1.Plan.load(tmp_path / "plan.json"), tmp_path / "plan.json"]
+    for kind in [*kinds, str(tmp_path / "plan.json")]:
+        plan = o1.plan(model, base=kind, lr=1e-3, probe=False)
+        assert [row.lr for row in plan.rows] == [row.lr for row in wanted.rows]
+        assert [row.init_std for row in plan.rows] == pytest.approx(
+            [row.init_std for row in wanted.rows], rel=1e-6
+        )
 
 
 # --- wrong input ----------------------------------------------------------------------------------

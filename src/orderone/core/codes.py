@@ -22,8 +22,9 @@ GENERAL = {
 }
 PLAN = {
     "absolute-mode": (
-        "C and Lambda are constants of absolute mode (base=None); relative to a base they have"
-        " no effect. A plan that was made in absolute mode has no base and cannot be used as one."
+        "C and Lambda are constants of absolute mode (base='absolute'); relative to a base they"
+        " have no effect. A plan that was made in absolute mode has no base and cannot be used as"
+        " one."
     ),
     "already-applied": (
         "A plan rescales the weights of a model once. Applying it again, or applying another"
@@ -88,8 +89,12 @@ PLAN = {
         " model.to_empty(device=...) and then plan.apply(), which draws the initial values."
     ),
     "needs-base": (
-        "The option is relative to a base: it describes what changes between the base and the"
-        " target. Pass base=, a smaller model of the same architecture, or leave the option out."
+        "Rules such as mup scale settings that were tuned on a smaller model, the base; gauge and"
+        " depth describe what changes between the base and the model. Pass the model that you tuned"
+        " as base=, or base='absolute' for power laws of the dimensions themselves, times constants"
+        " C and Lambda. The strategies of the effective theory (neural-tangent, hybrid,"
+        " maximal-update) are such laws and need no base; sweep and coord_check use their smallest"
+        " size as base."
     ),
     "needs-example-batch": (
         "Residual branches are found by tracing a forward pass, and the forward pass of this"
@@ -377,6 +382,12 @@ CHECK = {
     ),
 }
 SWEEP: dict[str, str] = {
+    "torch-cannot-stack": (
+        "Before the first stack of a process, two tiny networks are trained in one program and"
+        " alone. With the installed version of torch this fails, so no models can be trained in one"
+        " program. A sweep trains them one after another, which is slower and gives the same"
+        " results. Install a version of torch that is named in the message."
+    ),
     "unknown-space-key": (
         "The space of a sweep has a key that is neither a setting of a trial (lr, weight_decay,"
         " beta1, seed, ...) nor an argument of build, or a setting that the optimizer does not"

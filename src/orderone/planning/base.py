@@ -155,8 +155,8 @@ def from_plan(plan: "Plan", model: nn.Module) -> Base:
     for row in plan.rows:
         if row.base_shape is None or row.base_std is None or row.base_name is None:
             message = (
-                "base: the saved plan is absolute (it was made with base=None) and has no base;"
-                " pass the module that it was made for, or a plan that is relative to a base"
+                "base: the saved plan is absolute and has no base; pass the module that it was made"
+                " for, or a plan that is relative to a base"
             )
             raise InputError(message, "absolute-mode", argument="base")
         shapes[row.base_name] = row.base_shape

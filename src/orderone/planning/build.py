@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 from torch import nn
 
 from orderone.core.errors import InputError, with_code
-from orderone.core.inputs import Exact, Name, Number, UserInput
+from orderone.core.inputs import Exact, Name, UserInput
 from orderone.observe.inventory import inventory, shapes_of, unwrap
 from orderone.planning import absolute, apply, constants, forward_facts, init_check, relative
 from orderone.planning import base as bases
@@ -19,7 +19,6 @@ from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.options import (
     EpsOption,
     ExampleBatch,
-    LearningRate,
     Model,
     OptimizerKind,
     OrderOneConstants,
@@ -30,7 +29,10 @@ from orderone.planning.options import (
     Rule,
 )
 from orderone.planning.plan import Plan
+from orderone.planning.settings import SettingInput
+from orderone.theory.scaling import is_strategy
 
+ABSOLUTE = "absolute"
 BaseInput: TypeAlias = Annotated[
     nn.Module | Mapping[str, object] | Plan | str | PathLike[str] | None, UserInput
 ]
@@ -41,14 +43,15 @@ def plan(
     base: BaseInput = None,
     rule: Rule = "mup",
     optimizer: OptimizerKind = "adamw",
-    lr: LearningRate | None = None,
-    weight_decay: Number | None = None,
+    lr: SettingInput | None = None,
+    weight_decay: SettingInput | None = None,
     depth: Name | None = None,
     *,
     eps: EpsOption | None = None,
     gauge: Name = "folded",
     decay: Name = "independent",
     no_decay: Patterns | None = (),
+    init_scale: SettingInput | None = None,
     overrides: Overrides | None = None,
     inputs: ExampleBatch | None = None,
     probe: bool = True,
@@ -64,19 +67,26 @@ def plan(
         model: Any nn.Module, on any device; the meta device needs no memory.
         base: The model that was tuned: a smaller module of the same architecture (the meta device
             is fine); for a Hugging Face model, overrides of its configuration such as
-            {"hidden_size": 256}; a saved plan, or its path. None: absolute power laws.
+            {"hidden_size": 256}; a saved plan, or its path. "absolute" asks for power laws of the
+            dimensions themselves; only the strategies of the effective theory of Transformers,
+            which are such laws, may leave the base out.
         rule: A name of `rules.names()`, or a rule of `rules.custom`.
         optimizer: sgd, adam, adamw, adafactor, muon (with adamw for all but hidden matrices), lion,
             rmsprop, nadam or adagrad; or the class of one of them, or your subclass of one, which
             `plan.optimizer()` then constructs.
-        lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. For muon, lr
-            may be {"muon": ..., "adamw": ...}.
+        lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. lr and
+            weight_decay may be mappings, such as {"default": 3e-3, "embedding": 1e-2,
+            "*.q_proj.weight": 1e-3} or, for muon, {"muon": ..., "adamw": ...}. The key that counts
+            for a tensor: its name > a pattern of names (the most specific) > its role (embedding,
+            hidden, readout, vector) > its optimizer > "default".
         depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L); None: nothing scales
             with depth.
         gauge: "folded" leaves the forward pass unchanged; "unit" and "paper" add multipliers as
             hooks.
         decay: "independent" preserves lr * weight_decay, "proportional" preserves weight_decay.
         no_decay: Patterns of tensors without weight decay, such as ("*.bias", "*norm*").
+        init_scale: Factor of the base's initial sizes: a number for all matrices and lookup tables,
+            or a mapping with the keys of lr. Gains and biases change only if a key names them.
         overrides: {"pattern": role} for tensors whose role is ambiguous or wrong.
         inputs: An example batch (tensor, tuple, or dict of keyword arguments). The forward pass of
             a model that is not from Hugging Face is traced only if you pass one.
@@ -97,6 +107,7 @@ def plan(
         gauge=gauge,
         decay=decay,
         no_decay=no_decay,
+        init_scale=init_scale,
         overrides=overrides,
         inputs=inputs,
         probe=probe,
@@ -105,15 +116,17 @@ def plan(
         Lambda=Lambda,
     )
     request = options.read(model)
-    if base is None:
+    if base is None and not is_strategy(request.name):
+        raise _no_base(request)
+    if base is None or (isinstance(base, str) and base == ABSOLUTE):
         order_one = OrderOne(C or {}, Lambda or {})
         return absolute.absolute_plan(
             model, request, order_one, constants.collect(model, inputs, probe)
         )
     if C or Lambda:
         message = (
-            "C, Lambda: only absolute mode (base=None) has these constants; relative to a base, the"
-            " initial sizes and the learning rate of the base replace them"
+            "C, Lambda: only absolute mode (base='absolute') has these constants; relative to a"
+            " base, the initial sizes and the learning rate of the base replace them"
         )
         raise InputError(message, "absolute-mode", argument="C" if C else "Lambda")
     if isinstance(base, (str, PathLike)):
@@ -126,6 +139,16 @@ def plan(
     if isinstance(base, Plan) and base.applied:
         return _continue_applied(made, base)
     return made
+
+
+def _no_base(request: Request) -> InputError:
+    message = (
+        f"base: {request.name} scales what was tuned on a smaller model, and no such model was"
+        " passed. Pass the model that you tuned, base=build(smaller sizes), or the sizes in which a"
+        ' Hugging Face model differs from it, base={"hidden_size": 256}; or ask for power laws of'
+        ' the dimensions themselves, without a tuned model, with base="absolute"'
+    )
+    return InputError(message, "needs-base", argument="base")
 
 
 def _forward_facts(model: nn.Module, base: Base, options: PlanOptions) -> ForwardFacts:
@@ -197,7 +220,8 @@ def _with_init_check(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
     small = facts.pair.small
     try:
         large = init_check.writable(facts.pair)
-        small_request = replace(request, depth=None, overrides=_matching_overrides(request, large))
+        overrides = _matching_overrides(request, large)
+        small_request = replace(request.uniform, depth=None, overrides=overrides)
         proof = relative.relative_plan(large, bases.from_module(small), small_request, facts)
         proof.apply()
         observations = init_check.observe(proof, small, large, facts.pair)
@@ -239,7 +263,7 @@ def _read_base(model: nn.Module, base: BaseInput) -> Base:
     if isinstance(base, Plan):
         return bases.from_plan(base, model)
     message = (
-        "base: expected a module, a mapping of overrides, a plan or its path, or None; got"
+        "base: expected a module, a mapping of overrides, a plan or its path, or 'absolute'; got"
         f" {type(base).__name__}"
     )
     raise InputError(message, "wrong-type", argument="base")
