@@ -9,7 +9,7 @@ Every family is swept with the same settings: its members one after another, and
                products by bmm, and on a CPU products without oneDNN
     repeated   whether a second run has the same bits: stand-alone, stacked
 
-With `speed`, also the time of a step of all members: one after another, one after another with
+With `speed`, instead the time of a step of all members: one after another, one after another with
 passes replayed from a CUDA graph, and stacked. A time is that of a long sweep minus that of a short
 one, which has the same capture.
 """
@@ -17,6 +17,7 @@ one, which has the same capture.
 import logging
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ PRECISIONS = [name for name in ("float32", "bfloat16") if name in WORDS] or ["fl
 ATTENTIONS = [name for name in ("sdpa", "eager") if name in WORDS] or ["sdpa", "eager"]
 NAMES = [name for name in hf_families.FAMILIES if name in WORDS] or list(hf_families.FAMILIES)
 STEPS = 10
-SEEDS = 8 if DEVICE == "cuda" else 2
+SEEDS = 8 if DEVICE == "cuda" and SPEED else 2
 WIDTH, BATCH, LENGTH = (128, 16, 128) if DEVICE == "cuda" else (32, 4, 16)
 SHORT, LONG = (60, 160) if DEVICE == "cuda" else (10, 20)  # steps of replayed and stacked sweeps
 EAGER = (5, 15)
@@ -55,6 +56,7 @@ def main() -> None:
     )
     header = ["family", "precision", "attention", "stacked", "apart", "kernels", "repeated"]
     if SPEED:
+        header[4:] = []
         header += ["ms eager", "ms replayed", "ms stacked", "to eager", "to replayed"]
     print(f"| {' | '.join(header)} |")
     print("| --- " * len(header) + "|", flush=True)
@@ -77,6 +79,8 @@ def _compared(family: str, precision: str, attention: str) -> list[str]:
     def trained(stacked: bool, attention: str = attention, **options: Any) -> o1.Sweep:
         return sweep(family, precision, attention, stacked, **options)
 
+    if SPEED:
+        return _timed(trained)
     alone = trained(False)
     stacked = trained(True)
     if stacked.notes:
@@ -88,20 +92,20 @@ def _compared(family: str, precision: str, attention: str) -> list[str]:
         with torch.backends.mkldnn.flags(enabled=False):
             others.append(trained(False))
     repeated = [same(alone, trained(False)), same(stacked, trained(True))]
-    row = [
+    return [
         "yes",
         f"{distance(stacked, alone):.0e}",
         f"{max(distance(other, alone) for other in others):.0e}",
         ", ".join("yes" if equal else "no" for equal in repeated),
     ]
-    if not SPEED:
-        return row
+
+
+def _timed(trained: Callable[..., o1.Sweep]) -> list[str]:
     eager = [trained(False, steps=steps, graphs=False) for steps in EAGER]
     replayed = [trained(False, steps=steps) for steps in (SHORT, LONG)]
     fast = [trained(True, steps=steps) for steps in (SHORT, LONG)]
-    if DEVICE == "cuda":
-        captured = next(iter(fast[1].outcomes.values())).facts["graph"]
-        row[0] = "captured" if captured else "not captured"
+    facts = next(iter(fast[1].outcomes.values())).facts
+    row = [f"{facts['engine']}, captured" if facts["graph"] else str(facts["engine"])]
     times = [per_step(*pair) for pair in (eager, replayed, fast)]
     if not next(iter(replayed[1].outcomes.values())).facts["graph"]:
         times[1] = float("nan")

@@ -304,8 +304,23 @@ def build(family: str, width: int = 32, **options: Any) -> nn.Module:
 
 
 ONLY_EAGER = frozenset(
-    "bloom codegen convnext deberta-v2 gemma2 gpt-j gpt-neo gpt-oss longformer mamba mamba2 mpt"
-    " resnet rwkv xlm".split()
+    (
+        "bloom",
+        "codegen",
+        "convnext",
+        "deberta-v2",
+        "gemma2",
+        "gpt-j",
+        "gpt-neo",
+        "gpt-oss",
+        "longformer",
+        "mamba",
+        "mamba2",
+        "mpt",
+        "resnet",
+        "rwkv",
+        "xlm",
+    )
 )
 
 

@@ -60,6 +60,19 @@ def test_odd_models_in_stacks(decides, graphs):
     same(list(run_stacked(j, trials(j))), list(run_alone(j, trials(j))))
 
 
+@pytest.mark.parametrize(
+    "build", [lambda width: Odd(width, True), lambda width: Constant(width, False)]
+)
+def test_passes_of_single_trainings_are_replayed_where_possible(build):
+    outcomes = {}
+    for graphs in (False, True):
+        j = job(build=build, precision="float64", device="cuda", graphs=graphs, accumulate=2)
+        outcomes[graphs] = list(run_alone(j, trials(j)))
+    decides = isinstance(build(8), Odd)
+    assert {o.facts["graph"] for o in outcomes[True]} == {not decides}
+    same(outcomes[True], outcomes[False])
+
+
 class Constant(nn.Module):
     """Model that copies constants from the CPU in every pass, like the sliding-window caches of
     Hugging Face models."""
