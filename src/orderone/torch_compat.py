@@ -6,9 +6,10 @@ When a new version of torch drops a name, this is the only file to change.
 """
 
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from torch._utils import (
 from torch.nn.utils.parametrizations import (
     _WeightNorm as WeightNormParametrization,  # planning: recognise weight norm; all
 )
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode  # trace: receives every operation; all
 from torch.utils._pytree import (  # nested batches and outputs; all
     tree_flatten,
@@ -55,6 +57,7 @@ __all__ = [
     "current_graph_task",
     "current_raw_cuda_stream",
     "current_vmap_level",
+    "first_local_row",
     "flatten_dense_tensors",
     "foreach_add_",
     "foreach_sub",
@@ -67,6 +70,7 @@ __all__ = [
     "is_batchedtensor",
     "is_dynamo_imported",
     "is_functorch_wrapped_tensor",
+    "local_tensor",
     "maybe_get_bdim",
     "maybe_get_level",
     "module_registry",
@@ -78,6 +82,9 @@ __all__ = [
     "set_rnn_flat_weights",
     "set_vmap_fallback_warning",
     "standard_gamma",
+    "step_is_hooked",
+    "step_post_hook_registry",
+    "step_pre_hook_registry",
     "storage_id",
     "tree_flatten",
     "tree_leaves",
@@ -174,6 +181,39 @@ def rnn_flat_weights(rnn: nn.RNNBase) -> list[Tensor]:
 def set_rnn_flat_weights(rnn: nn.RNNBase, weights: list[Tensor]) -> None:
     """Let an LSTM, GRU or RNN compute with these weights: stacked training. All."""
     rnn._flat_weights = weights  # type: ignore[assignment]
+
+
+# --- optimizers and sharded tensors ---------------------------------------------------------------
+
+# hooks of one optimizer, to order them: learning rates of rows; all
+step_pre_hook_registry: Callable[[Optimizer], OrderedDict[int, Hook]] = attrgetter(
+    "_optimizer_step_pre_hooks"
+)
+step_post_hook_registry: Callable[[Optimizer], OrderedDict[int, Hook]] = attrgetter(
+    "_optimizer_step_post_hooks"
+)
+
+
+def step_is_hooked(optimizer: Optimizer) -> bool:
+    """Return whether the step of an optimizer calls hooks; the constructor arranges it. All."""
+    return bool(getattr(type(optimizer).step, "hooked", False))
+
+
+def local_tensor(x: Tensor) -> Tensor:
+    """Return the part of a sharded tensor that this process has; another tensor as it is. All."""
+    return getattr(x, "_local_tensor", x)
+
+
+def first_local_row(x: Tensor, axis: int) -> int:
+    """Return where the local part of a tensor begins along an axis: learning rates of rows. All."""
+    if not hasattr(x, "device_mesh"):
+        return 0
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh: Any = getattr(x, "device_mesh")  # noqa: B009
+    placements: Any = getattr(x, "placements")  # noqa: B009
+    _, offsets = compute_local_shape_and_global_offset(x.shape, mesh, placements)
+    return int(offsets[axis])
 
 
 # --- names of attributes, modules and functions ---------------------------------------------------
