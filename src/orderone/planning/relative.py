@@ -27,14 +27,14 @@ from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
 from orderone.optimizers.table import Algorithm, record_for
 from orderone.planning import adjustments
-from orderone.planning.adjustments import Draft
+from orderone.planning.adjustments import Draft, DraftBlock
 from orderone.planning.apply import sizes_now
-from orderone.planning.base import Base, is_configuration, measure, sizes_of
+from orderone.planning.base import Base, Initial, is_configuration, measure, sizes_of
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.options import Request
-from orderone.planning.plan import Plan, Row, in_groups
+from orderone.planning.plan import Block, Plan, Row, in_groups
 from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
 from orderone.planning.roles.resolve import (
     ResolvedRole,
@@ -237,6 +237,28 @@ class _Comparison:
             base_name=draft.base_name,
             base_std=draft.base.rms,
             trained=draft.trained,
+            factors=factors,
+            blocks=tuple(self._block(block, draft, initial) for block in draft.blocks),
+        )
+
+    def _block(self, block: DraftBlock, draft: Draft, initial: Initial) -> Block:
+        """Return the settings of rows that have factors of their own."""
+        request = self.request
+        algorithm = draft.algorithm
+        factors = block.factors(draft.factors, draft.update_law)
+        constant = None
+        if initial.constant is not None:
+            constant = initial.constant * factors.std
+        return Block(
+            kind=block.kind,
+            axis=block.entries.axis,
+            size=block.entries.size,
+            ranges=block.entries.ranges,
+            init_std=initial.rms * factors.std,
+            constant=constant,
+            lr=request.lr_of(algorithm) * factors.lr,
+            weight_decay=request.scaled_weight_decay(algorithm, draft.name, factors),
+            eps=request.scaled_eps(algorithm, draft.evidence, factors),
             factors=factors,
         )
 
