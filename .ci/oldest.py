@@ -1,4 +1,4 @@
-"""Print a constraints file that pins every run-time dependency to its lower bound in pyproject.toml.
+"""Print constraints that pin every run-time dependency to its lower bound in pyproject.toml.
 
 `make test-oldest` installs from it. The tools of tests, lint and docs are not pinned: they do not
 come with the library.

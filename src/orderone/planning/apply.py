@@ -90,8 +90,11 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
         for row in plan.rows:
             if row.name in blank:
                 _draw(row, tensors[row.name])
-            elif _is_rescaled(row, resized):
-                _rescale(row, tensors[row.name], now[row.name])
+            else:
+                if _is_rescaled(row, resized):
+                    _rescale(row, tensors[row.name], now[row.name])
+                if row.init_scale != 1:
+                    tensors[row.name].mul_(row.init_scale)
             if row.trained:
                 _rescale_blocks(row, tensors[row.name])
     _install(missing)
@@ -104,9 +107,9 @@ def mark_of(model: nn.Module) -> str | None:
 
 
 def _rescale(row: "Row", tensor: Tensor, now: Initial) -> None:
-    if now.rms == 0 or row.init_std == 0:
+    if now.rms == 0 or row.rule_std == 0:
         return
-    scale = row.init_std / now.rms
+    scale = row.rule_std / now.rms
     if scale != 1:
         tensor.mul_(scale)
 

@@ -115,8 +115,8 @@ class ForwardFacts:
         if not self.branches:
             if self.pair is None:
                 message = (
-                    "depth: needs an example batch to find the residual branches: pass plan(...,"
-                    f" inputs=...) ({without_code(self.note)})"
+                    "depth: the residual branches are found in a forward pass, and none was traced"
+                    f" ({without_code(self.note)})"
                 )
                 raise InputError(message, "needs-example-batch", argument="depth")
             message = "depth: the model has no residual branches; leave depth out"

@@ -79,6 +79,7 @@ class Row:
     base_name: str | None
     base_std: float | None
     trained: bool = True
+    init_scale: float = 1.0  # the user's factor of the initial size; part of `init_std`
     factors: Factors = field(default_factory=Factors)
     blocks: tuple[Block, ...] = ()  # rows with settings of their own
 
@@ -127,6 +128,11 @@ class Row:
             "decoupled": record.law not in ("sgd", "adam"),
             "blocks": blocks,
         }
+
+    @property
+    def rule_std(self) -> float:
+        """Initial size without the user's factor."""
+        return self.init_std / self.init_scale
 
     @property
     def grows(self) -> str:
@@ -194,6 +200,8 @@ class Settings:
     base_sizes: Mapping[str, object] | None = None
     # the name of the class that the user passed, if it is not torch's
     user_class: str | None = None
+    # settings that differ between tensors: {"lr": {"default": ..., "embedding": ...}}
+    per_tensor: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

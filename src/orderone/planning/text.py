@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from orderone.core.errors import hint_on_codes
 from orderone.core.text_table import aligned, text_width, wrapped
 from orderone.optimizers.table import ALGORITHMS
 from orderone.planning.counterparts import common_name, stack_of
@@ -15,7 +16,7 @@ COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps"
 NUMBERS = ("mult", "lr", "wd", "eps")
 LEGEND = (
     "init: RMS of the initial values; mult: factor in the forward pass; eps scales like the"
-    " gradient"
+    " predicted gradient; group: tensors with equal lr, wd and eps"
 )
 
 
@@ -48,6 +49,7 @@ def render(plan: "Plan", wide: bool = False) -> str:
     for note in plan.notes:
         remarks.append(f"note: {note}")
     remarks += [LEGEND, plan.looked]
+    remarks += hint_on_codes(remarks)
     if wide:
         return "\n".join([plan.headline, *table, *remarks])
     if max(map(len, table)) > text_width():
