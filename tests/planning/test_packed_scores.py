@@ -460,7 +460,7 @@ def test_stacked_steps_equal_stand_alone_ones(optimizer):
     plans = [
         o1.plan(
             jittered(make(WIDE)),
-            base=make(NARROW),
+            base=jittered(make(NARROW)),
             optimizer=optimizer,
             lr=lr,
             weight_decay=0.3,
