@@ -255,15 +255,16 @@ def test_scores_are_divided_by_the_head_size_where_it_grows():
     )
 
 
-def test_packed_queries_cannot_take_the_factor_which_is_noted():
+def test_packed_queries_take_the_factor_without_an_example_batch():
     def build(width: int) -> nn.Module:
         return nn.TransformerEncoderLayer(
             width, nhead=4, dim_feedforward=4 * width, batch_first=True
         )
 
     plan = o1.plan(build(256), base=build(64))
-    [note] = [note for note in plan.notes if code_of(note) == "attention-scale"]
-    assert "a factor 0.5" in note
+    assert not [note for note in plan.notes if code_of(note) == "attention-scale"]
+    queries = plan["self_attn.in_proj_weight"].blocks[0]
+    assert (queries.kind, queries.ranges, queries.factors.std) == ("queries", ((0, 256),), 0.5)
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -40,10 +40,11 @@ PLAN = {
     ),
     "attention-scale": (
         "In muP, attention scores are divided by the head size, not by its root. The plan folds"
-        " the difference into the query projection. Here it cannot: queries are packed with keys,"
-        " head sizes grow by different ratios, or the scale in the code depends on something"
-        " else. Grow the number of heads instead of their size, or change the scale in the"
-        " model's code."
+        " the difference into the query projection, or into the query rows of a packed one. Here"
+        " it cannot: a norm without gain follows the queries, their rows could not be found (no"
+        " example batch), head sizes grow by different ratios, or the scale in the code depends"
+        " on something else. Grow the number of heads instead of their size, or change the scale"
+        " in the model's code."
     ),
     "base-was-trained": (
         "The initial sizes of the target are computed from those of the base, and this base has"
@@ -53,6 +54,17 @@ PLAN = {
         "A matrix has a growing fan-in and a constant fan-out, and its output goes on into the"
         " network. The plan treats it as a readout. That is right for a bottleneck of constant"
         " size; if the size should grow with the width, make it smaller in the base."
+    ),
+    "rows-of-other-shape": (
+        "A packed projection has learning rates for its rows, and the optimizer holds a tensor of"
+        " another shape: a trainer has flattened or split the parameters. Grow the number of heads"
+        " instead of their size, use separate projections, or shard with FSDP2, which preserves"
+        " the shapes."
+    ),
+    "rows-without-rates": (
+        "Queries of a packed projection need another learning rate than its other rows. The plan's"
+        " parameter groups have it in their entry `rows`, and these groups do not, or the"
+        " optimizer is not a torch.optim.Optimizer. Use plan.optimizer() or plan.param_groups()."
     ),
     "broken-ratios": (
         "A plan fixes the ratios between the learning rates of groups. An optimizer with other"

@@ -189,9 +189,9 @@ def _gradient_for(
     gradient has been changed already.
     """
     pending = _PENDING.get(p)
-    if pending is not None and pending.changed is gradient:
-        if pending.version == version_counter(gradient):
-            return pending.gradient, gradient
+    was_changed = pending is not None and pending.changed is gradient
+    if pending is not None and was_changed and pending.version == version_counter(gradient):
+        return pending.gradient, gradient
     has_penalty = isinstance(penalty, Tensor) or penalty != 0
     if not has_penalty and all(_is_one(block.gradient) for block in blocks):
         return gradient, None

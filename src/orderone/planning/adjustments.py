@@ -308,9 +308,9 @@ def _packed_note(score: Score, missing: float) -> str:
     note = (
         f"attention scores need a factor {missing:.4g}, because the head size grows by"
         f" {score.head_growth:.4g}, and it cannot be folded into the queries"
-        f" ({queries or 'unknown'}: packed with keys and values, or a gain stored as an offset)."
-        " Grow the number of heads instead of their size, or change the attention scale in the"
-        " model's code"
+        f" ({queries or 'unknown'}: the rows of queries are not known, a norm without gain follows"
+        " them, or their gain is stored as an offset). Grow the number of heads instead of their"
+        f" size, or multiply the scores by {missing:.4g} in the model's code"
     )
     return with_code(note, "attention-scale")
 

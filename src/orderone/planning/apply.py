@@ -90,11 +90,11 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
         for row in plan.rows:
             if row.name in blank:
                 _draw(row, tensors[row.name])
-                continue
-            if _is_rescaled(row, resized):
-                _rescale(row, tensors[row.name], now[row.name])
-            if row.init_scale != 1:
-                tensors[row.name].mul_(row.init_scale)
+            else:
+                if _is_rescaled(row, resized):
+                    _rescale(row, tensors[row.name], now[row.name])
+                if row.init_scale != 1:
+                    tensors[row.name].mul_(row.init_scale)
             if row.trained:
                 _rescale_blocks(row, tensors[row.name])
     _install(missing)

@@ -425,8 +425,18 @@ def _score(
         keys=_with_biases(wide.keys, large),
         head_growth=growth,
         power=_power(narrow.scale, wide.scale, grown) or 0.0,
-        separate=not packed and not _offset_gain(wide.queries, pair),
+        separate=not packed and not _offset_gain(wide.queries, pair) and not _hidden(wide, large),
     )
+
+
+def _hidden(scores: Scores, traced: Trace) -> bool:
+    """Return whether a norm without gain follows the queries: a factor before it has no effect."""
+    if not scores.normalized:
+        return False
+    for name in scores.queries:
+        if any(use.kind in ("matrix", "convolution") for use in traced.uses[name]):
+            return True
+    return False
 
 
 def _with_biases(names: tuple[str, ...], traced: Trace) -> tuple[str, ...]:

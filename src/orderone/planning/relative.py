@@ -284,26 +284,27 @@ class _Comparison:
             trained=draft.trained,
             init_scale=init_scale,
             factors=factors,
-            blocks=tuple(self._block(block, draft, initial) for block in draft.blocks),
+            blocks=tuple(self._block(block, draft, subject, initial) for block in draft.blocks),
         )
 
-    def _block(self, block: DraftBlock, draft: Draft, initial: Initial) -> Block:
+    def _block(self, block: DraftBlock, draft: Draft, subject: Subject, initial: Initial) -> Block:
         """Return the settings of rows that have factors of their own."""
         request = self.request
         algorithm = draft.algorithm
         factors = block.factors(draft.factors, draft.update_law)
+        init_scale = request.init_scale_of(subject, len(draft.evidence.item.shape))
         constant = None
         if initial.constant is not None:
-            constant = initial.constant * factors.std
+            constant = initial.constant * factors.std * init_scale
         return Block(
             kind=block.kind,
             axis=block.entries.axis,
             size=block.entries.size,
             ranges=block.entries.ranges,
-            init_std=initial.rms * factors.std,
+            init_std=initial.rms * factors.std * init_scale,
             constant=constant,
-            lr=request.lr_of(algorithm) * factors.lr,
-            weight_decay=request.scaled_weight_decay(algorithm, draft.name, factors),
+            lr=request.lr_of(algorithm, subject) * factors.lr,
+            weight_decay=request.scaled_weight_decay(algorithm, subject, factors),
             eps=request.scaled_eps(algorithm, draft.evidence, factors),
             factors=factors,
         )

@@ -80,11 +80,13 @@ class _Products(TorchDispatchMode):
         if sides is not None:
             names = [argument.name for argument in schema.arguments]
             arguments = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
-            pair = [arguments.get(side) for side in sides]
-            left_tensor, right_tensor = pair
-            if isinstance(left_tensor, Tensor) and isinstance(right_tensor, Tensor):
-                if left_tensor.requires_grad and right_tensor.requires_grad:
-                    self.operands.append((left_tensor, right_tensor))
+            pair: list[Tensor] = []
+            for side in sides:
+                operand = arguments.get(side)
+                if isinstance(operand, Tensor) and operand.requires_grad:
+                    pair.append(operand)
+            if len(pair) == 2:
+                self.operands.append((pair[0], pair[1]))
         return func(*args, **(kwargs or {}))
 
 
@@ -168,8 +170,9 @@ def _gradients(
     for name, gradient in zip(family, found, strict=True):
         if gradient is not None and bool(gradient.any()):
             gradients[name] = gradient
+    total = float(value.detach())
     scale = math.sqrt(float((random * operand).detach().square().sum()))
-    return gradients, float(value), max(scale, abs(float(value)))
+    return gradients, total, max(scale, abs(total))
 
 
 def _entries(gradient: Tensor, summed: Sequence[int]) -> Entries | None:
