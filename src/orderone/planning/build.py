@@ -51,6 +51,7 @@ def plan(
     gauge: Name = "folded",
     decay: Name = "independent",
     no_decay: Patterns | None = (),
+    decay_vectors: bool = True,
     overrides: Overrides | None = None,
     inputs: ExampleBatch | None = None,
     probe: bool = True,
@@ -75,12 +76,15 @@ def plan(
             `plan.optimizer()` then constructs.
         lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. For muon, lr
             may be {"muon": ..., "adamw": ...}.
-        depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L); None: nothing scales
-            with depth.
+        depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L). None: no rule;
+            initial sizes that the model's own code sets by its depth stay, as in GPT-2.
         gauge: "folded" leaves the forward pass unchanged; "unit" and "paper" add multipliers as
             hooks.
         decay: "independent" preserves lr * weight_decay, "proportional" preserves weight_decay.
         no_decay: Patterns of tensors without weight decay, such as ("*.bias", "*norm*").
+        decay_vectors: Whether gains, biases and scalars decay. They do by default, as in
+            torch.optim, so that at base size nothing changes; False is what nanoGPT and the Trainer
+            of Hugging Face do.
         overrides: {"pattern": role} for tensors whose role is ambiguous or wrong.
         inputs: An example batch (tensor, tuple, or dict of keyword arguments). The forward pass of
             a model that is not from Hugging Face is traced only if you pass one.
@@ -101,6 +105,7 @@ def plan(
         gauge=gauge,
         decay=decay,
         no_decay=no_decay,
+        decay_vectors=decay_vectors,
         overrides=overrides,
         inputs=inputs,
         probe=probe,

@@ -1,7 +1,7 @@
 """Options of `plan`: as the user passes them (`PlanOptions`), and after validation (`Request`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatch
 from functools import cache
 from math import isfinite
@@ -17,7 +17,7 @@ from orderone.core.exact import HALF, ONE, exact
 from orderone.core.inputs import Exact, Name, Number, UserInput
 from orderone.observe.inventory import read_patterns
 from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm, class_name
-from orderone.planning.plan import Settings
+from orderone.planning.plan import Row, Settings
 from orderone.planning.roles.evidence import Evidence
 from orderone.rules.parameterizations import DECAY, DEPTH_RULES, Factors, decay_factor
 from orderone.theory.exponents import (
@@ -50,11 +50,12 @@ class PlanOptions:
     optimizer: OptimizerKind = "adamw"  # a name, a class, or a subclass of a known class
     lr: LearningRate | None = None  # as tuned on the base; None: the default of torch.optim
     weight_decay: Number | None = None  # likewise
-    depth: Name | None = None  # "sqrt", "completep", or None: nothing scales with depth
+    depth: Name | None = None  # "sqrt", "completep", or None: as the model's code
     eps: EpsOption | None = None  # like lr
     gauge: Name = "folded"  # "folded", "unit" or "paper"
     decay: Name = "independent"  # "independent" or "proportional"
     no_decay: Patterns | None = ()  # patterns of tensors without weight decay
+    decay_vectors: bool = True  # whether tensors of fewer than two dimensions decay, as in torch
     overrides: Overrides | None = None  # {"pattern": role}
     inputs: ExampleBatch | None = None  # example batch for the forward pass
     probe: bool = True  # whether to run the forward pass at all
@@ -86,6 +87,7 @@ class PlanOptions:
             no_decay=read_patterns(self.no_decay, model, "no_decay"),
             overrides=_read_overrides(self.overrides),
             score_power=self.score_power,
+            decay_vectors=self.decay_vectors,
         )
 
 
@@ -116,6 +118,7 @@ class Request:
     no_decay: tuple[str, ...]
     overrides: Mapping[str, str]
     score_power: Exact | None
+    decay_vectors: bool = True
 
     def parameterization(self, law: str) -> Parameterization:
         """Return the rule with learning rates for this update law: derived, or the user's."""
@@ -198,6 +201,16 @@ class Request:
         )
         return optimizer.scaled_eps(base, scale)
 
+    def decayed(self, rows: Sequence[Row]) -> tuple[Row, ...]:
+        """Return the rows, without weight decay on vectors if the user wants none there."""
+        if self.decay_vectors:
+            return tuple(rows)
+        result: list[Row] = []
+        for row in rows:
+            is_vector = len(row.shape) < 2
+            result.append(replace(row, weight_decay=0.0) if is_vector else row)
+        return tuple(result)
+
     def settings(self, relative: bool) -> Settings:
         """Return the plain values of the request that are part of a plan."""
         optimizer = self.algorithm
@@ -213,6 +226,7 @@ class Request:
             gauge=self.gauge,
             depth=self.depth,
             decay=self.decay,
+            decay_vectors=self.decay_vectors,
             relative=relative,
             user_class=user_class,
         )

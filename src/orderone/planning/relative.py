@@ -11,7 +11,9 @@ The path of a learning rate:
                                  growth and update law
     `_factors`                   divides by the factor that torch.optim.Muon applies to lr
     adjustments.py               in this order: weight norm, constants in the forward code, residual
-                                 branches, attention scores, tied readouts, gauge
+                                 branches, attention scores, tied readouts, gauge. Without a rule
+                                 for depth, own_depth.py keeps the initial sizes that the model's
+                                 own code sets at its depth
     options.py                   `Request.lr_of`: the user's learning rate, for the base
     `_row`                       the product of the user's learning rate and the factor
 """
@@ -26,7 +28,7 @@ from orderone.core.errors import InputError, with_code
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
 from orderone.optimizers.table import Algorithm, record_for
-from orderone.planning import adjustments
+from orderone.planning import adjustments, own_depth
 from orderone.planning.adjustments import Draft
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Base, is_configuration, measure, sizes_of
@@ -64,27 +66,42 @@ class _Comparison:
         drafts = self._drafts()
         drafts = adjustments.weight_norm(drafts, self.model)
         drafts = adjustments.forward_constants(drafts, facts)
-        in_depth = adjustments.residual_branches(drafts, facts, request.depth)
+        in_depth = self._in_depth(drafts)
         scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
         tied = adjustments.tied_readouts(scores.drafts, facts, request)
         gauge = adjustments.gauge(tied.drafts, request)
-        multipliers = (*in_depth.multipliers, *tied.multipliers, *gauge.multipliers)
+        multipliers = adjustments.merged_multipliers(
+            (*in_depth.multipliers, *tied.multipliers, *gauge.multipliers)
+        )
         undone = (*scores.notes, *tied.notes)
         notes = (*in_depth.notes, *undone, *self._bottlenecks(gauge.drafts.values()))
-        rows = self._rows(gauge.drafts)
+        rows = request.decayed(self._rows(gauge.drafts))
         settings = replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module))
         return Plan(
             settings=settings,
             rows=rows,
             headline=self._headline(rows),
-            notes=(*notes, *facts.findings, *self._numbers()),
+            notes=(
+                *notes,
+                *facts.findings,
+                *self._numbers(),
+                *adjustments.hook_notes(multipliers),
+            ),
             undone=undone,
-            multipliers=adjustments.merged_multipliers(multipliers),
+            multipliers=multipliers,
             looked=facts.note,
             model=self.model,
             planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
             user_class=request.algorithm.user_class,
         )
+
+    def _in_depth(self, drafts: adjustments.Drafts) -> adjustments.Adjusted:
+        """Scale with depth by the rule; without one, keep the model's own dependence on depth."""
+        if self.request.depth is not None:
+            return adjustments.residual_branches(drafts, self.facts, self.request.depth)
+        if all(draft.depth == 1 for draft in drafts.values()):
+            return adjustments.Adjusted(drafts)
+        return own_depth.keep(drafts, self.model, self.base)
 
     # --- evidence ---------------------------------------------------------------------------------
 
@@ -216,7 +233,7 @@ class _Comparison:
             initial = measure(item.tensor)  # frozen: the size stays
         constant = None
         if initial.constant is not None:
-            constant = initial.constant * factors.std
+            constant = initial.constant * factors.std * draft.own_depth
         return Row(
             name=item.name,
             role=draft.role,
@@ -226,7 +243,7 @@ class _Comparison:
             growth=draft.resolved.growth,
             depth=draft.depth,
             multiplier=draft.multiplier,
-            init_std=initial.rms * factors.std,
+            init_std=initial.rms * factors.std * draft.own_depth,
             lr=request.lr_of(algorithm) * factors.lr,
             weight_decay=request.scaled_weight_decay(algorithm, item.name, factors),
             eps=request.scaled_eps(algorithm, draft.evidence, factors),
@@ -238,6 +255,7 @@ class _Comparison:
             base_std=draft.base.rms,
             trained=draft.trained,
             factors=factors,
+            own_depth=draft.own_depth,
         )
 
     # --- headline and notes -----------------------------------------------------------------------
