@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 PEER_BENCHMARKS := benchmarks/kernels.py benchmarks/meanfield.py benchmarks/transformer.py
 
-.PHONY: demo data reproduce-small test test-all lint format bench bench-peers docs dist clean constraints
+.PHONY: demo data reproduce-small test test-all test-oldest test-newest lint format bench bench-peers docs dist clean constraints
 
 demo: .venv/.run
 	@$(BIN)/orderone demo
@@ -27,6 +27,29 @@ test: .venv/.dev
 
 test-all: .venv/.dev
 	$(BIN)/pytest
+
+# The suite with the lower bounds of pyproject.toml, and with the newest versions on the registry (several GB each).
+# Another Python: make test-newest PYTHON=python3.12
+test-oldest: .venv-oldest/.ready
+	.venv-oldest/bin/pytest -m "not slow" --numprocesses 2 --dist worksteal
+
+test-newest: .venv-newest/.ready
+	.venv-newest/bin/pytest -m "not slow" --numprocesses 2 --dist worksteal
+
+.venv-oldest/.ready: pyproject.toml .ci/oldest.py
+	@echo "installing the oldest supported versions into .venv-oldest (some minutes)"
+	@$(PYTHON) -m venv --clear .venv-oldest
+	@$(PYTHON) .ci/oldest.py > .venv-oldest/constraints.txt
+	@PIP_CONSTRAINT=.venv-oldest/constraints.txt .venv-oldest/bin/pip install --quiet --progress-bar off -e '.[test,docs]'
+	@.venv-oldest/bin/pip install --quiet --progress-bar off --no-deps mup==1.0.0
+	@touch $@
+
+.venv-newest/.ready: pyproject.toml
+	@echo "installing the newest versions into .venv-newest (some minutes)"
+	@$(PYTHON) -m venv --clear .venv-newest
+	@.venv-newest/bin/pip install --quiet --progress-bar off --upgrade -e '.[test,docs]'
+	@.venv-newest/bin/pip install --quiet --progress-bar off --no-deps mup==1.0.0
+	@touch $@
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -70,7 +93,7 @@ dist:
 	@$(PYTHON) .ci/check_dist.py
 
 clean:
-	rm -rf .venv .venv-peers .venv-dist dist site .cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-dist .venv-oldest .venv-newest dist site .cache .pytest_cache .ruff_cache .hypothesis
 
 # Rewrites the pins from what is installed now; read the difference before committing it.
 constraints: .venv/.dev

@@ -1,8 +1,9 @@
 """Many small GPTs in one program, compared with one after another:
 
-    python benchmarks/stacked.py [cuda] [members] [64,128,256]
+    python benchmarks/stacked.py [cuda] [llama] [members] [64,128,256]
 
-Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast, context 128, batch 16. Every method
+Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast, context 128, batch 16. With `llama`
+the models are unmodified Hugging Face Llamas, on a GPU with context 256. Every method
 trains the same members on the same batches. The last column but one is the difference of their
 losses after ten steps, which is rounding in bfloat16 that training amplifies.
 
@@ -25,15 +26,17 @@ from orderone.nn import GPT
 from orderone.sweeping.stacked import CapturedStep, Stack
 
 DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
-numbers = [a for a in sys.argv[1:] if a != "cuda"]
+LLAMA = "llama" in sys.argv
+numbers = [a for a in sys.argv[1:] if a not in ("cuda", "llama")]
 MEMBERS = int(numbers[0]) if numbers else (64 if DEVICE == "cuda" else 16)
 WIDTHS = (
     [int(w) for w in numbers[1].split(",")]
     if len(numbers) > 1
     else ([64, 128, 256] if DEVICE == "cuda" else [64])
 )
-BATCH, LENGTH = (16, 128) if DEVICE == "cuda" else (4, 32)
+BATCH, LENGTH = (16, 256 if LLAMA else 128) if DEVICE == "cuda" else (4, 32)
 VOCAB, HEAD, ROUNDS, STEPS = 256, 32, 3, 20 if DEVICE == "cuda" else 3
+SECONDS = 3.0  # of a round, if its steps would take longer
 PRECISION = torch.bfloat16 if DEVICE == "cuda" else None
 
 
@@ -100,10 +103,12 @@ def timed(step: Callable[[], Tensor]) -> tuple[float, Tensor]:
     for _ in range(ROUNDS):
         wait()
         start = time.perf_counter()
-        for _ in range(STEPS):
+        done = 0
+        while done < STEPS and time.perf_counter() - start < SECONDS:
             step()
+            done += 1
         wait()
-        found.append((time.perf_counter() - start) / STEPS)
+        found.append((time.perf_counter() - start) / done)
     return median(found), losses
 
 
@@ -114,9 +119,28 @@ def wait() -> None:
 
 def build(width: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
+    if LLAMA:
+        return llama(width).to(DEVICE)
     return GPT(vocab=VOCAB, length=LENGTH, width=width, heads=max(width // HEAD, 1), depth=4).to(
         DEVICE
     )
+
+
+def llama(width: int) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    heads = max(width // HEAD, 1)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=4,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=LENGTH,
+        use_cache=False,
+    )
+    return LlamaForCausalLM(config)
 
 
 def rate(member: int) -> float:
@@ -125,9 +149,9 @@ def rate(member: int) -> float:
 
 def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
     with torch.autocast(DEVICE, PRECISION, enabled=PRECISION is not None, cache_enabled=False):
-        return functional.cross_entropy(
-            model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
-        )
+        output = model(tokens[:, :-1])
+        logits = getattr(output, "logits", output)
+        return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
 def one_by_one(models: list[nn.Module], tokens: Tensor) -> Callable[[], Tensor]:

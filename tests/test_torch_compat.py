@@ -2,16 +2,22 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 import torch
+from support.errors import refuses
+from support.sweep_subjects import batch, mlp
 from torch import nn
 from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 
 import orderone
-from orderone import torch_compat
+from orderone import sweep, torch_compat
+from orderone.core import torch_version
+from orderone.training.stacked import capability
 
 SOURCE = Path(orderone.__file__).parent
 COMPAT = SOURCE / "torch_compat.py"
@@ -163,3 +169,53 @@ def test_private_attributes_are_read_from_real_objects():
     assert first == second != other
     schema = torch_compat.operator_schema(torch.ops.aten.add.Tensor)
     assert schema.name == "aten::add"
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+
+def test_an_old_torch_is_refused_with_the_command_that_installs_another():
+    with pytest.raises(ImportError) as caught:
+        torch_version.check_version("2.10.1+cu128")
+    assert "2.10.1" in str(caught.value)
+    assert "pip install 'torch>=2.11,<2.16'" in str(caught.value)
+
+
+def test_a_torch_newer_than_all_tested_ones_gives_a_warning():
+    with pytest.warns(UserWarning, match=r"2\.16\.0"):
+        torch_version.check_version("2.16.0.dev20261101+cu130")
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cpu", "2.15.3", "a version of one's own"])
+def test_tested_versions_are_accepted_without_a_word(version):
+    torch_version.check_version(version)
+
+
+def test_the_tested_range_is_that_of_the_package():
+    settings = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())
+    required = torch_version.install_command().split("'")[1]
+    assert required in settings["project"]["dependencies"]
+
+
+def test_a_private_name_that_torch_lacks_is_reported_with_the_tested_versions(monkeypatch):
+    monkeypatch.delattr(torch, "_standard_gamma")
+    with pytest.raises(ImportError, match="_standard_gamma") as caught:
+        run_path(str(COMPAT))
+    assert torch_version.tested_range() in str(caught.value)
+
+
+def test_a_torch_that_cannot_stack_is_reported_before_the_sweep(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("You tried to vmap over something")
+
+    monkeypatch.setattr(capability, "_deviation", broken)
+    capability.stacking_failure.cache_clear()
+    settings = {"space": {"lr": [0.1, 0.2]}, "widths": [4], "steps": 1, "progress": False}
+    try:
+        with pytest.warns(UserWarning, match="vmap"):
+            study = sweep(mlp, data=batch, **settings)
+        assert study.frame.loss.notna().all()
+        with refuses("torch-cannot-stack", argument="stacked"):
+            sweep(mlp, data=batch, stacked=True, **settings)
+    finally:
+        capability.stacking_failure.cache_clear()

@@ -6,36 +6,45 @@ When a new version of torch drops a name, this is the only file to change.
 """
 
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch._C import (
-    DisableTorchFunction,  # recording hooks: hide what they read from modes; all
-    _functorch,  # type: ignore[attr-defined]
-)
-from torch._functorch.pyfunctorch import (
-    temporarily_clear_interpreter_stack as outside_vmap,  # stacked training: leave vmap; all
-)
-from torch._ops import OpOverload  # stacked autocast: type of one overload of an operation; all
-from torch._utils import (
-    _flatten_dense_tensors as flatten_dense_tensors,  # updates: one copy of many tensors; all
-)
-from torch._utils import (
-    _unflatten_dense_tensors as unflatten_dense_tensors,  # the way back; all
-)
-from torch.nn.utils.parametrizations import (
-    _WeightNorm as WeightNormParametrization,  # planning: recognise weight norm; all
-)
-from torch.utils._python_dispatch import TorchDispatchMode  # trace: receives every operation; all
-from torch.utils._pytree import (  # nested batches and outputs; all
-    tree_flatten,
-    tree_leaves,
-    tree_map,
-    tree_unflatten,
-)
+from torch.optim import Optimizer
+
+from orderone.core.torch_version import check_version, missing_name
+
+check_version(torch.__version__)
+try:
+    from torch._C import (
+        DisableTorchFunction,  # recording hooks: hide what they read from modes; all
+        _functorch,  # type: ignore[attr-defined]
+    )
+    from torch._functorch.pyfunctorch import (
+        temporarily_clear_interpreter_stack as outside_vmap,  # stacked training: leave vmap; all
+    )
+    from torch._ops import OpOverload  # stacked autocast: one overload of an operation; all
+    from torch._utils import (
+        _flatten_dense_tensors as flatten_dense_tensors,  # updates: one copy of many tensors; all
+    )
+    from torch._utils import (
+        _unflatten_dense_tensors as unflatten_dense_tensors,  # the way back; all
+    )
+    from torch.nn.utils.parametrizations import (
+        _WeightNorm as WeightNormParametrization,  # planning: recognise weight norm; all
+    )
+    from torch.utils._python_dispatch import TorchDispatchMode  # trace: every operation; all
+    from torch.utils._pytree import (  # nested batches and outputs; all
+        tree_flatten,
+        tree_leaves,
+        tree_map,
+        tree_unflatten,
+    )
+except ImportError as error:
+    raise missing_name(str(error), torch.__version__) from error
 
 __all__ = [
     "CHECKPOINT_GENERATORS",
@@ -55,6 +64,8 @@ __all__ = [
     "current_graph_task",
     "current_raw_cuda_stream",
     "current_vmap_level",
+    "exclusive_storage",
+    "first_local_row",
     "flatten_dense_tensors",
     "foreach_add_",
     "foreach_sub",
@@ -67,6 +78,7 @@ __all__ = [
     "is_batchedtensor",
     "is_dynamo_imported",
     "is_functorch_wrapped_tensor",
+    "local_tensor",
     "maybe_get_bdim",
     "maybe_get_level",
     "module_registry",
@@ -78,6 +90,9 @@ __all__ = [
     "set_rnn_flat_weights",
     "set_vmap_fallback_warning",
     "standard_gamma",
+    "step_is_hooked",
+    "step_post_hook_registry",
+    "step_pre_hook_registry",
     "storage_id",
     "tree_flatten",
     "tree_leaves",
@@ -87,36 +102,47 @@ __all__ = [
     "version_counter",
 ]
 
+
+def _needed(owner: object, name: str) -> Any:
+    """Return an attribute of torch, or say which versions have it."""
+    try:
+        return getattr(owner, name)
+    except AttributeError as error:
+        raise missing_name(name, torch.__version__) from error
+
+
 # --- vmap ----------------------------------------------------------------------------------------
 
-current_vmap_level: Callable[[], int] = _functorch.current_level  # stacked training; all
-add_batch_dim: Callable[[Tensor, int, int], Tensor] = _functorch._add_batch_dim  # stacked; all
-is_batchedtensor: Callable[[Tensor], bool] = _functorch.is_batchedtensor  # stacked; all
-maybe_get_level: Callable[[Tensor], int] = _functorch.maybe_get_level  # stacked; all
-maybe_get_bdim: Callable[[Tensor], int] = _functorch.maybe_get_bdim  # stacked; all
-get_unwrapped: Callable[[Tensor], Tensor] = _functorch.get_unwrapped  # stacked, moments; all
-is_functorch_wrapped_tensor: Callable[[Tensor], bool] = (
-    _functorch.is_functorch_wrapped_tensor  # stacked, moments; all
+# stacked training; all
+current_vmap_level: Callable[[], int] = _needed(_functorch, "current_level")
+add_batch_dim: Callable[[Tensor, int, int], Tensor] = _needed(_functorch, "_add_batch_dim")
+is_batchedtensor: Callable[[Tensor], bool] = _needed(_functorch, "is_batchedtensor")
+maybe_get_level: Callable[[Tensor], int] = _needed(_functorch, "maybe_get_level")
+maybe_get_bdim: Callable[[Tensor], int] = _needed(_functorch, "maybe_get_bdim")
+# stacked training, no reports of slow operations; all
+set_vmap_fallback_warning: Callable[[bool], None] = _needed(
+    _functorch, "_set_vmap_fallback_warning_enabled"
 )
-peek_interpreter_stack: Callable[[], object | None] = (
-    _functorch.peek_interpreter_stack  # moments: None outside vmap and grad; all
+# stacked training and moments; all
+get_unwrapped: Callable[[Tensor], Tensor] = _needed(_functorch, "get_unwrapped")
+is_functorch_wrapped_tensor: Callable[[Tensor], bool] = _needed(
+    _functorch, "is_functorch_wrapped_tensor"
 )
-set_vmap_fallback_warning: Callable[[bool], None] = (
-    _functorch._set_vmap_fallback_warning_enabled  # stacked: no reports of slow operations; all
-)
+# moments: None outside vmap and grad; all
+peek_interpreter_stack: Callable[[], object | None] = _needed(_functorch, "peek_interpreter_stack")
 
 # --- operations ----------------------------------------------------------------------------------
 
 # updates and reference outputs: many tensors in one call; all
-foreach_add_: Callable[..., None] = torch._foreach_add_  # pyright: ignore[reportPrivateImportUsage]
-foreach_sub: Callable[..., tuple[Tensor, ...]] = torch._foreach_sub  # pyright: ignore[reportPrivateImportUsage]
+foreach_add_: Callable[..., None] = _needed(torch, "_foreach_add_")
+foreach_sub: Callable[..., tuple[Tensor, ...]] = _needed(torch, "_foreach_sub")
 # sampled layers: the public torch.distributions.Chi2 takes no generator; all
-standard_gamma: Callable[..., Tensor] = torch._standard_gamma  # pyright: ignore[reportPrivateImportUsage]
-fused_adam_: Callable[..., None] = torch.ops.aten._fused_adam_  # stacked Adam on a CPU; all
-fused_adamw_: Callable[..., None] = torch.ops.aten._fused_adamw_  # stacked AdamW on a CPU; all
-current_graph_task: Callable[[], int] = (
-    torch._C._current_graph_task_id  # probe: -1 outside a backward pass; all
-)
+standard_gamma: Callable[..., Tensor] = _needed(torch, "_standard_gamma")
+# stacked Adam and AdamW on a CPU; all
+fused_adam_: Callable[..., None] = _needed(torch.ops.aten, "_fused_adam_")
+fused_adamw_: Callable[..., None] = _needed(torch.ops.aten, "_fused_adamw_")
+# probe: -1 outside a backward pass; all
+current_graph_task: Callable[[], int] = _needed(torch._C, "_current_graph_task_id")
 
 
 def current_raw_cuda_stream(device: int) -> int:
@@ -134,6 +160,14 @@ operator_schema: Callable[[OpOverload], torch.FunctionSchema] = attrgetter("_sch
 version_counter: Callable[[Tensor], int] = attrgetter("_version")
 # trace: a number that all views of one piece of memory share, also on the meta device; all
 storage_id: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
+
+
+def exclusive_storage(x: Tensor) -> bool:
+    """Return whether no other tensor uses the memory of `x`: stacked training. All versions."""
+    count: Callable[[int], int] = torch._C._storage_Use_Count
+    alone = torch.zeros(1)
+    return count(storage_id(x.untyped_storage())) == count(storage_id(alone.untyped_storage()))
+
 
 # --- attributes of modules ------------------------------------------------------------------------
 
@@ -176,6 +210,39 @@ def set_rnn_flat_weights(rnn: nn.RNNBase, weights: list[Tensor]) -> None:
     rnn._flat_weights = weights  # type: ignore[assignment]
 
 
+# --- optimizers and sharded tensors ---------------------------------------------------------------
+
+# hooks of one optimizer, to order them: learning rates of rows; all
+step_pre_hook_registry: Callable[[Optimizer], OrderedDict[int, Hook]] = attrgetter(
+    "_optimizer_step_pre_hooks"
+)
+step_post_hook_registry: Callable[[Optimizer], OrderedDict[int, Hook]] = attrgetter(
+    "_optimizer_step_post_hooks"
+)
+
+
+def step_is_hooked(optimizer: Optimizer) -> bool:
+    """Return whether the step of an optimizer calls hooks; the constructor arranges it. All."""
+    return bool(getattr(type(optimizer).step, "hooked", False))
+
+
+def local_tensor(x: Tensor) -> Tensor:
+    """Return the part of a sharded tensor that this process has; another tensor as it is. All."""
+    return getattr(x, "_local_tensor", x)
+
+
+def first_local_row(x: Tensor, axis: int) -> int:
+    """Return where the local part of a tensor begins along an axis: learning rates of rows. All."""
+    if not hasattr(x, "device_mesh"):
+        return 0
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh: Any = getattr(x, "device_mesh")  # noqa: B009
+    placements: Any = getattr(x, "placements")  # noqa: B009
+    _, offsets = compute_local_shape_and_global_offset(x.shape, mesh, placements)
+    return int(offsets[axis])
+
+
 # --- names of attributes, modules and functions ---------------------------------------------------
 
 CHILD_MODULES = "_modules"  # attribute of nn.Module, to copy one without children: planning; all
@@ -203,6 +270,10 @@ CHECKPOINT_GENERATORS = (
     "_checkpoint_without_reentrant_generator",
     "_checkpoint_without_reentrant_generator_impl",
 )
+
+
+for _name in (*MODULE_HOOKS, "_parameters", "_buffers", CHILD_MODULES):
+    _needed(nn.Module(), _name)
 
 
 def is_dynamo_imported() -> bool:

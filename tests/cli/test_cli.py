@@ -200,6 +200,18 @@ def test_a_plan_for_a_model_that_does_not_fit_in_memory(config):
     assert "9.375e-05" in row
 
 
+def test_a_plan_with_rates_of_roles_and_patterns(config):
+    rates = "default=3e-3,embedding=1e-2,*.q_proj.weight=1e-3"
+    words = ("--base", BASE, "--lr", rates, "--init-scale", "embedding=0.5", "--no-probe", "--json")
+    ended = orderone("plan", "--hf-config", config, *words)
+    rows = {row["name"]: row for row in json.loads(ended.out)["rows"]}
+    table = rows["model.embed_tokens.weight"]
+    queries = rows["model.layers.7.self_attn.q_proj.weight"]
+    outputs = rows["model.layers.7.self_attn.o_proj.weight"]
+    assert (table["lr"], table["init_scale"]) == (1e-2, 0.5)
+    assert queries["lr"] / outputs["lr"] == pytest.approx(1 / 3)
+
+
 def test_a_plan_as_json_and_as_a_file(config, tmp_path):
     saved = tmp_path / "plan.json"
     sizes = BASE.split(",")

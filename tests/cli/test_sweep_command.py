@@ -12,7 +12,7 @@ import pytest
 from support.command_line import assert_refused, orderone
 
 from orderone.cli.main import main
-from orderone.cli.sweep import read_rates
+from orderone.cli.settings import read_axes, read_setting, read_values
 from orderone.cli.tasks import patch_of
 from orderone.sweeping.result import Sweep
 
@@ -344,8 +344,34 @@ def test_wrong_input_of_a_sweep_is_refused(arguments, words):
 
 
 def test_rates_are_read():
-    assert list(read_rates("1e-4:1e-1:4")) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
-    assert list(read_rates("1e-3,3e-3")) == [1e-3, 3e-3]
+    assert list(read_values("1e-4:1e-1:4", "lr")) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
+    assert list(read_values("1e-3,3e-3", "lr")) == [1e-3, 3e-3]
+    axes = read_axes(("lr.*.q_proj.weight=1e-3,1e-2", "beta2=0.95"))
+    assert axes == {"lr.*.q_proj.weight": [1e-3, 1e-2], "beta2": [0.95]}
+    for wrong in (("lr.embedding",), ("lr.embedding=a",), ("beta2=1", "beta2=0")):
+        with pytest.raises(ValueError, match="expected"):
+            read_axes(wrong)
+
+
+def test_settings_per_role_are_read():
+    assert read_setting(None, "lr") is None
+    assert read_setting("3e-3", "lr") == 3e-3
+    mapping = read_setting("default=3e-3, *.q_proj.weight=1e-3", "lr")
+    assert mapping == {"default": 3e-3, "*.q_proj.weight": 1e-3}
+    for wrong in ("x", "default=", "=1", "default=1,2", "default=1,default=2"):
+        with pytest.raises(ValueError, match="expected"):
+            read_setting(wrong, "lr")
+
+
+def test_a_rate_of_a_role_is_swept():
+    words = ("--lr", "1e-2", "--space", "lr.readout=1e-3,1e-2", "--space", "init_scale=0.5")
+    ended = orderone("sweep", *OWN, *words, "--seeds", "1", "--json")
+    trials = json.loads(ended.out)["trials"]
+    assert sorted({trial["lr.readout"] for trial in trials}) == [1e-3, 1e-2]
+    assert {trial["init_scale"] for trial in trials} == {0.5}
+    assert len({trial["loss"] for trial in trials}) == 4
+    assert_refused(orderone("sweep", *OWN, "--space", "lr=1"), None, "--lr")
+    assert_refused(orderone("sweep", *OWN, "--space", "lr.x=1"), "unknown-name", "lr", "'x'")
 
 
 def test_the_demo_ends_with_a_transfer_study(monkeypatch, capsys, tmp_path):

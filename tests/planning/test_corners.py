@@ -416,7 +416,7 @@ def test_scalar_empty_complex_and_integer_tensors_can_be_planned():
         (
             {"optimizer": "muon", "lr": {"muon": 0.02, "adam": 1e-3}},
             "unknown-name",
-            "optimizer in lr",
+            "lr",
         ),
         ({"optimizer": "adafactor", "eps": 1e-3}, "invalid-argument", "eps"),
         ({"overrides": "hidden"}, "wrong-type", "overrides"),

@@ -87,8 +87,9 @@ def test_rows_frame_and_text_have_the_same_values():
     assert text.splitlines()[0] == plan.headline
     assert "net" not in text
     assert "0.00075" in text
-    assert code_of(text.splitlines()[-1]) == "probe-not-run"
-    assert "no example batch" in text.splitlines()[-1]
+    assert code_of(text.splitlines()[-2]) == "probe-not-run"
+    assert "no example batch" in text.splitlines()[-2]
+    assert "orderone explain" in text.splitlines()[-1]
     skipped = o1.plan(mlp(256), base=mlp(64), probe=False)
     assert "skipped (probe=False)" in skipped.table(wide=True)
 

@@ -10,7 +10,8 @@ function of its inputs, so that every task can be learnt.
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -156,6 +157,13 @@ def next_token(output: Tensor, batch: Batch) -> Tensor:
 # --- Hugging Face ---------------------------------------------------------------------------------
 
 
+def _defaults(config: type) -> dict[str, Any]:
+    """Return the arguments of a configuration: a dataclass, and in Transformers 5.0 a class."""
+    if is_dataclass(config):
+        return {field.name: field.default for field in fields(config)}
+    return {name: argument.default for name, argument in signature(config).parameters.items()}
+
+
 def _common(config: Any, width: int, layers: int) -> dict[str, Any]:
     """Sizes under the names that most configs share, and no dropout of any name: those that this
     config has."""
@@ -174,7 +182,7 @@ def _common(config: Any, width: int, layers: int) -> dict[str, Any]:
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
-    known = {field.name: field.default for field in fields(config)}
+    known = _defaults(config)
     renamed = {config.attribute_map.get(name, name): value for name, value in sizes.items()}
     renamed |= {
         name: 0.0

@@ -148,7 +148,7 @@ def test_a_job_that_cannot_be_pickled_is_refused():
 def test_executors_are_read():
     assert read_executor("here", None, None, "cpu").workers == 1
     assert read_executor("processes", None, None, "cpu").workers >= 1
-    with pytest.raises(ValueError, match="workers: expected a whole number"):
+    with refuses("invalid-argument", argument="workers"):
         read_executor("processes", 0, None, "cpu")
     assert parcel.REMEDY
 

@@ -386,7 +386,8 @@ def test_sizes_may_be_stored_as_floats_or_text(form):
 def test_numbers_and_booleans_may_be_stored_as_text():
     plain = sweep().assign(diverged=False)
     words = plain.astype({"lr": str, "loss": str, "diverged": str})
-    assert study(words).frame.equals(study(plain).frame)
+    # sums in another order: last digits differ with some versions of numpy
+    pd.testing.assert_frame_equal(study(words).frame, study(plain).frame, rtol=1e-12)
 
 
 def test_empty_columns_are_ignored():

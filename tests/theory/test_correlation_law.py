@@ -36,7 +36,7 @@ def hyperbolic_mean(g, rho0, t):
     distance = np.arccosh(np.cosh(y0) * np.cosh(y) * np.cosh(along) - np.sinh(y0) * np.sinh(y))
     p = np.where(distance < d[-1], np.exp(log_density(np.minimum(distance, d[-1]))), 0) * np.cosh(y)
     p = np.trapezoid(p, along, axis=1)
-    return simpson(p * g(np.tanh(y[:, 0])), y[:, 0])
+    return simpson(p * g(np.tanh(y[:, 0])), x=y[:, 0])
 
 
 @pytest.mark.parametrize(("rho0", "T"), [(0.3, 10.0), (0.3, 1.0), (-0.6, 0.3)])

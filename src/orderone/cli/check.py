@@ -14,6 +14,7 @@ from orderone.cli import show
 from orderone.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, NEGATIVE, OK
 from orderone.cli.files import check_files, check_records, wrote
 from orderone.cli.help import Help
+from orderone.cli.settings import read_setting
 from orderone.cli.subject import Subject, known_model, read_sizes, user_model
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError
@@ -43,8 +44,8 @@ def check(
     depths: str | None = None,
     rule: str = "mup",
     optimizer: str = "adamw",
-    lr: float | None = None,
-    weight_decay: float | None = None,
+    lr: str | None = None,
+    weight_decay: str | None = None,
     depth: str | None = None,
     steps: int = 4,
     seeds: int = 3,
@@ -73,8 +74,10 @@ def check(
         depths: Numbers of layers, written in the same way, to check growth with depth. Default: 2.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
-        lr: Learning rate of the smallest model. Default: the default of torch.optim.
-        weight_decay: Weight decay of the smallest model. Default: the default of torch.optim.
+        lr: Learning rate of the smallest model; or one for each role or pattern of tensors:
+            default=3e-3,embedding=1e-2,*.q_proj.weight=1e-3. Default: the default of torch.optim.
+        weight_decay: Weight decay of the smallest model, like --lr. Default: the default of
+            torch.optim.
         depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
             (1/L). Default: no scaling.
         steps: Number of updates of every model.
@@ -108,8 +111,8 @@ def check(
     options = {
         "rule": rule,
         "optimizer": optimizer,
-        "lr": lr,
-        "weight_decay": weight_decay,
+        "lr": read_setting(lr, "lr"),
+        "weight_decay": read_setting(weight_decay, "weight_decay"),
         "depth": depth,
         "steps": steps,
         "seeds": range(first, first + count(seeds, "seeds")),

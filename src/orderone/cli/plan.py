@@ -10,6 +10,7 @@ import tyro
 from orderone.cli import show
 from orderone.cli.files import check_files, wrote
 from orderone.cli.help import Help
+from orderone.cli.settings import read_setting
 from orderone.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ HELP = Help(
     groups={
         "Model": ("hf_config", "base", "override", "probe"),
         "Rule": ("rule", "depth"),
-        "Optimizer": ("optimizer", "lr", "weight_decay", "decay", "no_decay", "decay_vectors"),
+        "Optimizer": (
+            *("optimizer", "lr", "weight_decay", "decay", "no_decay"),
+            *("decay_vectors", "init_scale"),
+        ),
         "Output": ("save", "json"),
     },
 )
@@ -34,8 +38,9 @@ def plan(
     base: tuple[str, ...] = (),
     rule: str = "mup",
     optimizer: str = "adamw",
-    lr: float | None = None,
-    weight_decay: float | None = None,
+    lr: str | None = None,
+    weight_decay: str | None = None,
+    init_scale: str | None = None,
     depth: str | None = None,
     decay: str = "independent",
     no_decay: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
@@ -57,8 +62,11 @@ def plan(
             the dimensions themselves. Only neural-tangent, hybrid and maximal-update need none.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
-        lr: Learning rate tuned on the base. Default: the default of torch.optim.
-        weight_decay: Weight decay tuned on the base. Default: the default of torch.optim.
+        lr: Learning rate tuned on the base; or one for each role or pattern of tensors:
+            default=3e-3,embedding=1e-2,*.q_proj.weight=1e-3. Default: the default of torch.optim.
+        weight_decay: Weight decay tuned on the base, like --lr. Default: the default of
+            torch.optim.
+        init_scale: Factor of the base's initial sizes, like --lr. Default: 1.
         depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
             (1/L). Default: no scaling.
         decay: independent (lr * weight_decay stays constant) or proportional (weight_decay stays
@@ -81,8 +89,9 @@ def plan(
         base=read_base(base),
         rule=rule,
         optimizer=optimizer,
-        lr=lr,
-        weight_decay=weight_decay,
+        lr=read_setting(lr, "lr"),
+        weight_decay=read_setting(weight_decay, "weight_decay"),
+        init_scale=read_setting(init_scale, "init_scale"),
         depth=depth,
         decay=decay,
         no_decay=no_decay,

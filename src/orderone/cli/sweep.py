@@ -4,11 +4,14 @@ import json as json_format
 import sys
 from typing import TYPE_CHECKING, Any
 
+import tyro
+
 from orderone.cli import show
 from orderone.cli.check import explained
 from orderone.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, NEGATIVE, OK
 from orderone.cli.files import check_files, wrote
 from orderone.cli.help import Help
+from orderone.cli.settings import read_axes, read_values
 from orderone.cli.subject import read_range
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
 
     from orderone.cli.tasks import DataOptions, Setting
     from orderone.sweeping.result import Sweep
-    from orderone.sweeping.space import LogGrid
     from orderone.sweeping.target import Target
     from orderone.sweeping.transfer import Transfer
 
@@ -34,6 +36,7 @@ HELP = Help(
             "optimizer",
             "lr",
             "weight_decay",
+            "space",
             "steps",
             "schedule",
             "warmup",
@@ -64,6 +67,7 @@ def sweep(
     optimizer: str = "adamw",
     lr: str = "1e-4:1e-1:10",
     weight_decay: float | None = None,
+    space: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     depth: str | None = None,
     base: int | None = None,
     steps: int = 200,
@@ -121,6 +125,9 @@ def sweep(
         lr: Learning rates of the smallest model (or of --base): 1e-4:1e-1:16 means 16 values in
             geometric progression; 1e-3,3e-3 is a list.
         weight_decay: Weight decay of the smallest model. Default: the default of torch.optim.
+        space: Another setting to try, as NAME=VALUES with values as for --lr: beta2=0.95,0.99, or
+            the setting of a role, pattern or optimizer: lr.embedding=1e-3:1e-1:5,
+            weight_decay.readout=0, init_scale.*.q_proj.weight=0.5,1. May be repeated.
         depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
             (1/L). Default: no scaling.
         base: The width (or depth) that the learning rates are for. Default: the smallest.
@@ -165,9 +172,16 @@ def sweep(
     from orderone.sweeping.result import Interrupted
 
     check_files({"html": html, "png": png})
-    space: dict[str, Any] = {"lr": read_rates(lr), "seed": _seeds(first_seed, seeds)}
+    axes: dict[str, Any] = {"lr": read_values(lr, "lr"), "seed": _seeds(first_seed, seeds)}
     if weight_decay is not None:
-        space["weight_decay"] = [weight_decay]
+        axes["weight_decay"] = [weight_decay]
+    for name, values in read_axes(space).items():
+        if name in axes:
+            raise InputError(
+                f"space: {name} has an option of its own; use --{name.replace('_', '-')}",
+                argument="space",
+            )
+        axes[name] = values
     sizes = {"widths": read_range(widths, "widths")}
     if depths:
         sizes["depths"] = read_range(depths, "depths")
@@ -205,7 +219,7 @@ def sweep(
         with explained(), show.threads(count(threads, "threads")):
             data_options = DataOptions(source, tokenizer, root, size, batch, length)
             setting = _setting(task, model, data_options, builder, data, device, sizes["widths"])
-            result = _run(setting, space, sizes, options)
+            result = _run(setting, axes, sizes, options)
     except Interrupted as interrupted:
         show_sweep(interrupted.sweep, None, None, json)
         message = interrupted.args[0].replace("the same call", "the same command")
@@ -224,25 +238,6 @@ def sweep(
     if study is None:
         sys.exit(OK)
     sys.exit(STATUS.get(study.verdict, INCONCLUSIVE))
-
-
-def read_rates(text: str) -> "LogGrid | list[float]":
-    """Return learning rates from text: 1e-4:1e-1:16 is a geometric grid; 1e-3,3e-3 is a list."""
-    from orderone.sweeping.space import log_grid
-
-    words = text.split(":" if ":" in text else ",")
-    try:
-        numbers = [float(word) for word in words]
-    except ValueError:
-        numbers = []
-    if not numbers or (":" in text and (len(numbers) != 3 or not numbers[2].is_integer())):
-        raise InputError(
-            f"lr: expected 1e-4:1e-1:16 (first, last, number of values) or 1e-3,3e-3; got {text!r}",
-            argument="lr",
-        )
-    if ":" in text:
-        return log_grid(numbers[0], numbers[1], int(numbers[2]))
-    return numbers
 
 
 def _seeds(first: int, number: int) -> range:

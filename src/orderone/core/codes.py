@@ -414,6 +414,12 @@ CHECK = {
     ),
 }
 SWEEP: dict[str, str] = {
+    "torch-cannot-stack": (
+        "Before the first stack of a process, two tiny networks are trained in one program and"
+        " alone. With the installed version of torch this fails, so no models can be trained in one"
+        " program. A sweep trains them one after another, which is slower and gives the same"
+        " results. Install a version of torch that is named in the message."
+    ),
     "unknown-space-key": (
         "The space of a sweep has a key that is neither a setting of a trial (lr, weight_decay,"
         " beta1, seed, ...) nor an argument of build, or a setting that the optimizer does not"
@@ -468,6 +474,11 @@ SWEEP: dict[str, str] = {
     "trial-failed": (
         "A trial raised an error; the note has its settings and the error. The other trials are"
         " not affected. Failed trials run again in the next call with the same store."
+    ),
+    "deterministic-too-late": (
+        "The option deterministic=True needs the variable CUBLAS_WORKSPACE_CONFIG, which cuBLAS"
+        " reads once per process, and something has used the GPU already. Set it to :4096:8 before"
+        " Python starts."
     ),
     "stack-failed": (
         "Training many trials in one program raised an error, for example because of memory, so the"

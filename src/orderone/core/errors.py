@@ -36,6 +36,13 @@ def without_code(message: str) -> str:
     return _CODE_AT_THE_END.sub("", message)
 
 
+def hint_on_codes(messages: Iterable[str]) -> list[str]:
+    """Return the line that says how to look up a code, [] if no message ends with one."""
+    if any(code_of(message) for message in messages):
+        return ["orderone explain CODE tells more about a [code]"]
+    return []
+
+
 class InputError(ValueError):
     """A value that orderone cannot use.
 

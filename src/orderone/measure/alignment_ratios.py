@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from orderone.core.errors import InputError, one_of, with_code
+from orderone.core.errors import InputError, hint_on_codes, one_of, with_code
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name
 from orderone.core.roles import Role
@@ -397,7 +397,7 @@ class MeasuredAlignment:
         text = [*wrapped(self._headline, indent=0), *text_table(lines)]
         for note in self.notes:
             text += wrapped(f"note: {note}", indent=0)
-        return "\n".join(text)
+        return "\n".join([*text, *hint_on_codes(self.notes)])
 
     __repr__ = __str__
 

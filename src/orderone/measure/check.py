@@ -7,7 +7,7 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from orderone.core.errors import with_code
+from orderone.core.errors import hint_on_codes, with_code
 from orderone.core.text_table import text_table, wrapped
 from orderone.measure import records
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Verdict
@@ -116,21 +116,20 @@ class Check:
     def __str__(self) -> str:
         """Return the verdict, its causes, and the rows that do not pass, the worst first."""
         lines = [*wrapped(f"{self.verdict}: {self._headline}", indent=0), *wrapped(self._counts)]
-        for cause in self.causes:
-            lines += wrapped(f"because: {cause}")
-        for note in self.notes:
-            if note not in self.causes:
-                lines += wrapped(f"note: {note}")
+        remarks = [f"because: {cause}" for cause in self.causes]
+        remarks += [f"note: {note}" for note in self.notes if note not in self.causes]
         if self.count(Verdict.SHRINKS):
             note = (
                 "SHRINKS: the change falls faster with size than the rule predicts; the column"
                 " cause of check.exponents has the measured alignment"
             )
-            lines += wrapped(f"note: {with_code(note, 'updates-shrink')}")
+            remarks.append(f"note: {with_code(note, 'updates-shrink')}")
+        for remark in remarks:
+            lines += wrapped(remark)
         lines += _table(self.judgements, self.axis)
         if self.verdict == Verdict.FAIL and self.count(Verdict.UNCLEAR):
             lines += wrapped("UNCLEAR rows: the column cause of check.exponents says why", indent=0)
-        return "\n".join(lines)
+        return "\n".join([*lines, *hint_on_codes(remarks)])
 
     @property
     def _counts(self) -> str:
@@ -188,7 +187,18 @@ def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
             worst = f"the worst {selected[LINES][0].verdict}"
         plural = "s" if left_out > 1 else ""
         lines.append(f"... and {left_out} more row{plural}, {worst}")
-    return lines
+    return [*lines, *wrapped(_legend(rows, SYMBOLS[axis]), indent=0)]
+
+
+def _legend(rows: list[tuple[str, str, str, str, str]], n: str) -> str:
+    """Return what the last two columns mean, with those forms only that occur in them."""
+    measured = [row[3] for row in rows[1:]]
+    exponent = f"exponent e: size ~ {n}^e"
+    if any(" to " in cell for cell in measured):
+        exponent += ", smallest to largest of the modules in the row"
+    if any("[" in cell for cell in measured):
+        exponent += " [99 % interval]"
+    return f"{exponent}; allowed: <= at most, = exactly"
 
 
 def _groups(judgements: Sequence[Judgement]) -> list[list[Judgement]]:

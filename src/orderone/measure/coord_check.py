@@ -227,7 +227,8 @@ class _Study:
             self._read_law(smallest)
         if self.user_plan:
             settings = self.user_plan.settings
-            self.settings |= {"gauge": settings.gauge, "depth": settings.depth, "lr": settings.lr}
+            self.settings |= {"gauge": settings.gauge, "depth": settings.depth}
+            self.settings["lr"] = settings.per_tensor.get("lr", settings.lr)
             self.settings["optimizer"] = self.user_plan.user_class or settings.optimizer
             if self.settings["rule"] is None and settings.rule in rules.names():
                 self.settings["rule"] = settings.rule

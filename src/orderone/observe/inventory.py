@@ -146,6 +146,12 @@ class Item:
         """Names of the modules that hold the tensor."""
         return tuple(place.module for place in self.places)
 
+    @property
+    def other_names(self) -> tuple[str, ...]:
+        """Names of a tied tensor in the modules that hold it too."""
+        names = [f"{place.module}.{place.attribute}".lstrip(".") for place in self.places]
+        return tuple(name for name in dict.fromkeys(names) if name != self.name)
+
 
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the model inside torch.compile and DistributedDataParallel."""

@@ -19,7 +19,7 @@ from torch import nn
 
 from orderone.core.errors import InputError
 from orderone.core.roles import Role
-from orderone.observe.inventory import Item, Layout, Place, inventory, lookup, unwrap
+from orderone.observe.inventory import Item, Place, inventory, unwrap
 from orderone.optimizers.table import Algorithm, record_for
 from orderone.planning.adjustments import hook_notes
 from orderone.planning.apply import sizes_now
@@ -33,18 +33,19 @@ from orderone.planning.roles.evidence import (
     OVERRIDES,
     Evidence,
     declared_layouts,
-    read_name,
     read_overrides,
 )
 from orderone.planning.roles.resolve import AmbiguousRole
 from orderone.planning.roles.standalone import (
     Streams,
     groups_of,
+    named_layouts,
     readout_places,
     standalone_roles,
     streams_of,
     with_parts,
 )
+from orderone.planning.settings import Subject
 from orderone.rules.parameterizations import Factors, Growth, tied_multiplier, width_factors
 from orderone.theory.exponents.updates import update_law
 from orderone.theory.scaling import GROUPS, group_rate, is_strategy
@@ -69,11 +70,15 @@ def absolute_plan(
     for evidence in tensors:
         readouts.append((evidence.item, readout_places(evidence, roles[evidence.name])))
     constants = constants.of_heads(unwrap(model), readouts)
+    subjects = [_subject(evidence, roles[evidence.name], request) for evidence in tensors]
+    request.check_settings(subjects)
     row_list: list[Row] = []
-    for evidence in tensors:
+    for evidence, subject in zip(tensors, subjects, strict=True):
         role = roles[evidence.name]
         group = groups[evidence.name]
-        row_list.append(_row(evidence, role, group, request, order_one, constants, streams))
+        row_list.append(
+            _row(evidence, role, group, subject, request, order_one, constants, streams)
+        )
     rows = request.decayed(row_list)
     headline = (
         f"{request.name} for {request.algorithm.label}, absolute: powers of the dimensions of each"
@@ -106,7 +111,7 @@ def _resolved(
             item.shape,
             override=overrides.get(name),
             declared=declared_layouts(item),
-            named=_named_layouts(item),
+            named=named_layouts(item),
             is_output=not set(outputs).isdisjoint(item.modules),
         )
         tensors.append(evidence)
@@ -123,18 +128,6 @@ def _resolved(
     return resolved, roles
 
 
-def _named_layouts(item: Item) -> tuple[Layout, ...]:
-    """Return the layout of a table that is a parameter of the model itself.
-
-    It is recognised by its name; its last axis is the width.
-    """
-    long = [axis for axis, size in enumerate(item.shape) if size > 1]
-    is_pair = len(long) == 2 and long[-1] == len(item.shape) - 1
-    if is_pair and read_name(item.name).table:
-        return (lookup(*long),)
-    return ()
-
-
 def _must_be_known(evidence: Evidence) -> None:
     """Raise an InputError for a tensor of several dimensions with unknown layout."""
     item = evidence.item
@@ -149,10 +142,21 @@ def _must_be_known(evidence: Evidence) -> None:
     raise AmbiguousRole(message, "ambiguous-role", argument="overrides")
 
 
+def _subject(evidence: Evidence, role: Role, request: Request) -> Subject:
+    return Subject(
+        name=evidence.name,
+        optimizer=_algorithm(evidence, role, request).name,
+        roles=(role,),
+        trained=evidence.item.tensor.requires_grad,
+        other_names=evidence.item.other_names,
+    )
+
+
 def _row(
     evidence: Evidence,
     role: Role,
     group: str,
+    subject: Subject,
     request: Request,
     order_one: OrderOne,
     constants: Constants,
@@ -175,8 +179,13 @@ def _row(
     init_std = initial.rms
     if drawn:
         init_std = order_one.variance(item.name, group, role) ** 0.5 * factors.std
+    init_scale = request.init_scale_of(subject, len(item.shape))
+    constant = None
+    if not drawn and initial.constant is not None:
+        constant = initial.constant * init_scale
     multiplier = _multiplier(evidence, role, request, algorithm, present / as_readout)
     decay_factors = replace(factors, lr=rate * factors.lr)
+    reason = _reason(evidence, role, group, present, multiplier, drawn)
     return Row(
         name=item.name,
         role=role,
@@ -186,16 +195,17 @@ def _row(
         growth=Growth(),
         depth=1.0,
         multiplier=1.0 if multiplier is None else multiplier,
-        init_std=init_std,
-        lr=request.lr_of(algorithm) * rate * factors.lr,
-        weight_decay=request.scaled_weight_decay(algorithm, item.name, decay_factors),
+        init_std=init_std * init_scale,
+        lr=request.lr_of(algorithm, subject) * rate * factors.lr,
+        weight_decay=request.scaled_weight_decay(algorithm, subject, decay_factors),
         eps=request.scaled_eps(algorithm, evidence, factors),
-        reason=_reason(evidence, role, group, present, multiplier, drawn),
+        reason="; ".join((reason, *request.settings_reason(subject))),
         optimizer=algorithm.name,
         uses=item.modules,
-        constant=None if drawn else initial.constant,
+        constant=constant,
         base_name=None,
         base_std=None,
+        init_scale=init_scale,
         factors=factors,
     )
 

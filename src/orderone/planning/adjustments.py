@@ -20,6 +20,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from orderone.core.errors import InputError, with_code
 from orderone.core.roles import Role
+from orderone.observe.trace.packed import Entries
 from orderone.optimizers.table import Algorithm
 from orderone.planning.base import Initial
 from orderone.planning.counterparts import stack_of
@@ -39,6 +40,22 @@ from orderone.torch_compat import WeightNormParametrization, forward_pre_hook_re
 
 
 @dataclass(frozen=True)
+class DraftBlock:
+    """Rows of a tensor that attention scores give other factors: its queries, or its keys."""
+
+    kind: str  # "queries" or "keys"
+    entries: Entries
+    score_factor: float  # factor that scores need
+
+    def factors(self, whole: Factors, law: UpdateLaw) -> Factors:
+        """Return the factors of these rows; `whole` are those of the rest of the tensor."""
+        factors = replace(whole, gradient=whole.gradient * self.score_factor)
+        if self.kind == "queries":
+            return factors.folding(self.score_factor, law)
+        return factors
+
+
+@dataclass(frozen=True)
 class Draft:
     """A row before it is complete: a tensor, its role, and the factors so far."""
 
@@ -53,6 +70,7 @@ class Draft:
     multiplier: float = 1.0
     own_depth: float = 1.0  # factor of the initial size in the model's own code at this depth
     reasons: tuple[str, ...] = ()
+    blocks: tuple[DraftBlock, ...] = ()
 
     @property
     def name(self) -> str:
@@ -230,11 +248,42 @@ def attention_scores(drafts: Drafts, facts: ForwardFacts, wanted: float) -> Adju
         if abs(missing - 1) < 1e-6:
             continue
         has_queries = any(draft.traced_as in score.queries for draft in drafts.values())
-        if score.separate and has_queries:
+        in_rows = _divide_packed_scores(result, score, missing)
+        if in_rows is not None:
+            result = in_rows
+        elif score.separate and has_queries:
             result = _divide_scores(result, score, missing)
         else:
             notes[_packed_note(score, missing)] = None
     return Adjusted(result, notes=tuple(notes))
+
+
+def _divide_packed_scores(drafts: Drafts, score: Score, missing: float) -> dict[str, Draft] | None:
+    """Fold a factor into the rows of packed projections that are queries.
+
+    Return None if the rows are not known, or cannot take a factor.
+    """
+    if score.packed is None:
+        return None
+    result = dict(drafts)
+    folded = False
+    sides = (("queries", score.packed.queries), ("keys", score.packed.keys))
+    for name, draft in drafts.items():
+        for kind, rows in sides:
+            entries = rows.get(draft.traced_as)
+            if entries is None:
+                continue
+            entries = entries.scaled_to(draft.evidence.item.shape[entries.axis])
+            if entries is None or not draft.trained:
+                return None
+            block = DraftBlock(kind, entries, missing)
+            draft = replace(draft, blocks=(*draft.blocks, block))
+            if kind == "queries":
+                folded = True
+                reason = "query rows times {:.4g}: attention scores are divided by the head size"
+                draft = draft.because(reason.format(missing))
+        result[name] = draft
+    return result if folded else None
 
 
 def _divide_scores(drafts: Drafts, score: Score, missing: float) -> dict[str, Draft]:

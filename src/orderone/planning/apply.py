@@ -20,12 +20,15 @@ from torch.optim import Optimizer
 
 from orderone.core.errors import InputError, with_code
 from orderone.observe.inventory import modules_by_name
+from orderone.optimizers.row_rates import row_index
 from orderone.planning.base import Initial, measure
 from orderone.torch_compat import (
+    first_local_row,
     forward_hook_registry,
     forward_pre_hook_registry,
     forward_pre_hooks_with_kwargs,
     is_dynamo_imported,
+    local_tensor,
     version_counter,
 )
 
@@ -87,8 +90,13 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
         for row in plan.rows:
             if row.name in blank:
                 _draw(row, tensors[row.name])
-            elif _is_rescaled(row, resized):
+                continue
+            if _is_rescaled(row, resized):
                 _rescale(row, tensors[row.name], now[row.name])
+            if row.init_scale != 1:
+                tensors[row.name].mul_(row.init_scale)
+            if row.trained:
+                _rescale_blocks(row, tensors[row.name])
     _install(missing)
     _MARKS[model] = plan.token
 
@@ -99,11 +107,25 @@ def mark_of(model: nn.Module) -> str | None:
 
 
 def _rescale(row: "Row", tensor: Tensor, now: Initial) -> None:
-    if now.rms == 0 or row.init_std == 0:
+    if now.rms == 0 or row.rule_std == 0:
         return
-    scale = row.init_std / now.rms
+    scale = row.rule_std / now.rms
     if scale != 1:
         tensor.mul_(scale)
+
+
+def _rescale_blocks(row: "Row", tensor: Tensor) -> None:
+    """Scale the rows with sizes of their own, relative to the rest of the tensor."""
+    for block in row.blocks:
+        scale = block.factors.std / row.factors.std
+        if scale == 1:
+            continue
+        local = local_tensor(tensor)
+        start = first_local_row(tensor, block.axis)
+        stop = start + local.shape[block.axis]
+        index = row_index(block.ranges, local.device, start, stop)
+        rows = local.index_select(block.axis, index)
+        local.index_copy_(block.axis, index, rows * scale)
 
 
 def _is_rescaled(row: "Row", resized: set[str]) -> bool:
@@ -304,6 +326,8 @@ def _would_change(plan: "Plan") -> bool:
 
 
 def _is_off(row: "Row", now: Initial | None) -> bool:
+    if row.init_std > 0 and any(block.init_std != row.init_std for block in row.blocks):
+        return True
     if now is None or min(now.rms, row.init_std) <= 0:
         return False
     noise = 2 / math.sqrt(math.prod(row.shape))

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 from torch import nn
 
 from orderone.core.errors import InputError, with_code
-from orderone.core.inputs import Exact, Name, Number, UserInput
+from orderone.core.inputs import Exact, Name, UserInput
 from orderone.observe.inventory import inventory, shapes_of, unwrap
 from orderone.planning import absolute, apply, constants, forward_facts, init_check, relative
 from orderone.planning import base as bases
@@ -19,7 +19,6 @@ from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.options import (
     EpsOption,
     ExampleBatch,
-    LearningRate,
     Model,
     OptimizerKind,
     OrderOneConstants,
@@ -30,6 +29,7 @@ from orderone.planning.options import (
     Rule,
 )
 from orderone.planning.plan import Plan
+from orderone.planning.settings import SettingInput
 from orderone.theory.scaling import is_strategy
 
 ABSOLUTE = "absolute"
@@ -43,8 +43,8 @@ def plan(
     base: BaseInput = None,
     rule: Rule = "mup",
     optimizer: OptimizerKind = "adamw",
-    lr: LearningRate | None = None,
-    weight_decay: Number | None = None,
+    lr: SettingInput | None = None,
+    weight_decay: SettingInput | None = None,
     depth: Name | None = None,
     *,
     eps: EpsOption | None = None,
@@ -52,6 +52,7 @@ def plan(
     decay: Name = "independent",
     no_decay: Patterns | None = (),
     decay_vectors: bool = True,
+    init_scale: SettingInput | None = None,
     overrides: Overrides | None = None,
     inputs: ExampleBatch | None = None,
     probe: bool = True,
@@ -74,8 +75,11 @@ def plan(
         optimizer: sgd, adam, adamw, adafactor, muon (with adamw for all but hidden matrices), lion,
             rmsprop, nadam or adagrad; or the class of one of them, or your subclass of one, which
             `plan.optimizer()` then constructs.
-        lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. For muon, lr
-            may be {"muon": ..., "adamw": ...}.
+        lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. lr and
+            weight_decay may be mappings, such as {"default": 3e-3, "embedding": 1e-2,
+            "*.q_proj.weight": 1e-3} or, for muon, {"muon": ..., "adamw": ...}. The key that counts
+            for a tensor: its name > a pattern of names (the most specific) > its role (embedding,
+            hidden, readout, vector) > its optimizer > "default".
         depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L). None: no rule;
             initial sizes that the model's own code sets by its depth stay, as in GPT-2.
         gauge: "folded" leaves the forward pass unchanged; "unit" and "paper" add multipliers as
@@ -85,6 +89,8 @@ def plan(
         decay_vectors: Whether gains, biases and scalars decay. They do by default, as in
             torch.optim, so that at base size nothing changes; False is what nanoGPT and the Trainer
             of Hugging Face do.
+        init_scale: Factor of the base's initial sizes: a number for all matrices and lookup tables,
+            or a mapping with the keys of lr. Gains and biases change only if a key names them.
         overrides: {"pattern": role} for tensors whose role is ambiguous or wrong.
         inputs: An example batch (tensor, tuple, or dict of keyword arguments). The forward pass of
             a model that is not from Hugging Face is traced only if you pass one.
@@ -106,6 +112,7 @@ def plan(
         decay=decay,
         no_decay=no_decay,
         decay_vectors=decay_vectors,
+        init_scale=init_scale,
         overrides=overrides,
         inputs=inputs,
         probe=probe,
@@ -218,7 +225,8 @@ def _with_init_check(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
     small = facts.pair.small
     try:
         large = init_check.writable(facts.pair)
-        small_request = replace(request, depth=None, overrides=_matching_overrides(request, large))
+        overrides = _matching_overrides(request, large)
+        small_request = replace(request.uniform, depth=None, overrides=overrides)
         proof = relative.relative_plan(large, bases.from_module(small), small_request, facts)
         proof.apply()
         observations = init_check.observe(proof, small, large, facts.pair)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orderone.core.errors import InputError, one_of
-from orderone.planning.options import nonnegative
 from orderone.planning.roles.evidence import OVERRIDES, read_name
+from orderone.planning.settings import nonnegative
 from orderone.theory.scaling import GROUPS
 
 ATTENTION = ("Q", "K", "V", "U")  # within the group QKVU

@@ -8,7 +8,7 @@ from typing import Any
 
 from orderone.core.errors import InputError
 from orderone.core.roles import Role
-from orderone.planning.plan import Multiplier, Plan, Row, Settings
+from orderone.planning.plan import Block, Multiplier, Plan, Row, Settings
 from orderone.rules.parameterizations import Factors, Growth
 
 FORMAT = "orderone plan"
@@ -79,8 +79,15 @@ def _row(record: dict[str, Any]) -> Row:
             "role": Role(record["role"]),
             "factors": Factors(**record["factors"]),
             "growth": Growth(**record["growth"]),
+            "blocks": tuple(_block(block) for block in record.get("blocks", ())),
         }
     )
+
+
+def _block(record: dict[str, Any]) -> Block:
+    ranges = tuple((first, last) for first, last in record["ranges"])
+    factors = Factors(**record["factors"])
+    return Block(**_tuples(record) | {"ranges": ranges, "factors": factors})
 
 
 def _tuples(record: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from orderone.core.errors import InputError, with_code, without_code
 from orderone.observe.inventory import VECTOR, Layout, shapes_of, unwrap
 from orderone.observe.trace import Constant, Scores, Trace, Use, trace
+from orderone.observe.trace.packed import Entries, PackedScores, packed_scores
 from orderone.planning import huggingface
 from orderone.planning.base import Base, Configuration, built, is_configuration
 from orderone.planning.counterparts import counterparts, stack_of
@@ -56,7 +57,8 @@ class NoExampleBatch(NoInstances):
 class Score:
     """Attention scores with scale = head_size^power.
 
-    `separate`: queries have tensors that can take a factor, not packed with keys.
+    `separate`: queries have tensors that can take a factor, not packed with keys. `packed`: rows of
+    tensors that hold queries, keys and values.
     """
 
     queries: tuple[str, ...]
@@ -64,6 +66,7 @@ class Score:
     head_growth: float
     power: float
     separate: bool
+    packed: PackedScores | None = None
 
 
 @dataclass(frozen=True)
@@ -118,8 +121,8 @@ class ForwardFacts:
         if not self.branches:
             if self.pair is None:
                 message = (
-                    "depth: needs an example batch to find the residual branches: pass plan(...,"
-                    f" inputs=...) ({without_code(self.note)})"
+                    "depth: the residual branches are found in a forward pass, and none was traced"
+                    f" ({without_code(self.note)})"
                 )
                 raise InputError(message, "needs-example-batch", argument="depth")
             message = "depth: the model has no residual branches; leave depth out"
@@ -352,7 +355,50 @@ def _scores(
         score = _score(narrow, wide, large, pair, findings)
         if score is not None:
             result.append(score)
+    return _with_rows(result, large, same, pair)
+
+
+def _with_rows(
+    scores: list[Score], large: Trace, same: Mapping[str, str], pair: Pair
+) -> tuple[Score, ...]:
+    """Return the scores with the rows of queries and keys in packed projections."""
+    fan_in: dict[str, tuple[int, ...]] = {}
+    for score in scores:
+        for name in score.queries:
+            if name in score.keys:
+                for use in large.uses[name]:
+                    if use.kind == "matrix" and use.fan_in is not None:
+                        fan_in[name] = use.fan_in
+    if not fan_in:
+        return tuple(scores)
+    try:
+        rows = packed_scores(pair.large, pair.inputs, fan_in)
+        if pair.owned:  # the target has other sizes: rows must be fractions of them
+            narrow = {same[name]: axes for name, axes in fan_in.items()}
+            narrow_rows = packed_scores(pair.small, pair.inputs, narrow)
+            rows = {n: r for n, r in rows.items() if _is_alike(r, narrow_rows.get(same[n]), same)}
+    except Exception:  # the model's forward code may raise anything, such as in-place changes
+        return tuple(scores)
+    result: list[Score] = []
+    for score in scores:
+        for name in score.queries:
+            if name in rows:
+                score = replace(score, packed=rows[name])
+        result.append(score)
     return tuple(result)
+
+
+def _is_alike(wide: PackedScores, narrow: PackedScores | None, same: Mapping[str, str]) -> bool:
+    """Return whether the rows are the same fractions of the tensors in both instances."""
+    if narrow is None:
+        return False
+    pairs = ((wide.queries, narrow.queries), (wide.keys, narrow.keys))
+    for wide_rows, narrow_rows in pairs:
+        for name, entries in wide_rows.items():
+            other = narrow_rows.get(same[name])
+            if other is None or other.scaled_to(entries.size) != entries:
+                return False
+    return True
 
 
 def _score(
@@ -406,21 +452,41 @@ def _offset_gain(names: tuple[str, ...], pair: Pair) -> bool:
 
 
 def _declared_scores(model: nn.Module, base: Base) -> tuple[Score, ...]:
-    """Return the scores of nn.MultiheadAttention, which has its head size as an attribute."""
+    """Return the scores of nn.MultiheadAttention, which has its head size as an attribute.
+
+    Its packed tensors have queries first, then keys, then values.
+    """
     if base.module is None:
         return ()
     base_modules = dict(base.module.named_modules())
-    scores: dict[str, Score] = {}
+    scores: list[Score] = []
     for name, module in unwrap(model).named_modules():
         other = base_modules.get(name)
         if not isinstance(module, nn.MultiheadAttention):
             continue
         if not isinstance(other, nn.MultiheadAttention) or module.head_dim == other.head_dim:
             continue
-        packed = (f"{name}.in_proj_weight",)
         growth = module.head_dim / other.head_dim
-        scores.setdefault(stack_of(name), Score(packed, packed, growth, -0.5, separate=False))
-    return tuple(scores.values())
+        packed = _declared_rows(name, module)
+        names = tuple(packed.queries)
+        scores.append(Score(names, tuple(packed.keys), growth, -0.5, separate=False, packed=packed))
+    return tuple(scores)
+
+
+def _declared_rows(name: str, module: nn.MultiheadAttention) -> PackedScores:
+    """Return the rows of queries and keys in the tensors of nn.MultiheadAttention."""
+    width = module.embed_dim
+    queries: dict[str, Entries] = {}
+    keys: dict[str, Entries] = {}
+    prefix = f"{name}." if name else ""
+    for attribute in ("in_proj_weight", "in_proj_bias"):
+        if getattr(module, attribute) is not None:
+            queries[prefix + attribute] = Entries(0, 3 * width, ((0, width),))
+            keys[prefix + attribute] = Entries(0, 3 * width, ((width, 2 * width),))
+    if module.in_proj_weight is None:
+        queries[f"{prefix}q_proj_weight"] = Entries(0, width, ((0, width),))
+        keys[f"{prefix}k_proj_weight"] = Entries(0, width, ((0, width),))
+    return PackedScores(queries, keys)
 
 
 # --- two instances to trace -----------------------------------------------------------------------

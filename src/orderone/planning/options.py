@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatch
 from functools import cache
-from math import isfinite
-from numbers import Real
 from typing import Annotated, TypeAlias
 
 from torch import Tensor, nn
@@ -14,11 +12,22 @@ from torch.optim import Optimizer
 from orderone import rules
 from orderone.core.errors import InputError, one_of
 from orderone.core.exact import HALF, ONE, exact
-from orderone.core.inputs import Exact, Name, Number, UserInput
+from orderone.core.inputs import Exact, Name, UserInput
 from orderone.observe.inventory import read_patterns
 from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm, class_name
 from orderone.planning.plan import Row, Settings
 from orderone.planning.roles.evidence import Evidence
+from orderone.planning.settings import (
+    DEFAULT,
+    INIT_SCALE,
+    LR,
+    WEIGHT_DECAY,
+    Choice,
+    Setting,
+    SettingInput,
+    Subject,
+    nonnegative,
+)
 from orderone.rules.parameterizations import DECAY, DEPTH_RULES, Factors, decay_factor
 from orderone.theory.exponents import (
     GAUGES,
@@ -31,7 +40,6 @@ from orderone.theory.exponents import (
 Model: TypeAlias = Annotated[nn.Module, UserInput]
 Rule: TypeAlias = Annotated[str | Parameterization, UserInput]
 OptimizerKind: TypeAlias = Annotated[str | type[Optimizer], UserInput]
-LearningRate: TypeAlias = Annotated[float | Mapping[str, float], UserInput]
 EpsOption: TypeAlias = Annotated[float | Sequence[float | None], UserInput]
 Patterns: TypeAlias = Annotated[str | Iterable[str], UserInput]
 Overrides: TypeAlias = Annotated[Mapping[str, str], UserInput]
@@ -48,14 +56,15 @@ class PlanOptions:
 
     rule: Rule = "mup"  # a name of `rules.names()`, or a rule of `rules.custom`
     optimizer: OptimizerKind = "adamw"  # a name, a class, or a subclass of a known class
-    lr: LearningRate | None = None  # as tuned on the base; None: the default of torch.optim
-    weight_decay: Number | None = None  # likewise
+    lr: SettingInput | None = None  # as tuned on the base; None: the default of torch.optim
+    weight_decay: SettingInput | None = None  # likewise
     depth: Name | None = None  # "sqrt", "completep", or None: as the model's code
     eps: EpsOption | None = None  # like lr
     gauge: Name = "folded"  # "folded", "unit" or "paper"
     decay: Name = "independent"  # "independent" or "proportional"
     no_decay: Patterns | None = ()  # patterns of tensors without weight decay
     decay_vectors: bool = True  # whether tensors of fewer than two dimensions decay, as in torch
+    init_scale: SettingInput | None = None  # factor of the base's initial sizes
     overrides: Overrides | None = None  # {"pattern": role}
     inputs: ExampleBatch | None = None  # example batch for the forward pass
     probe: bool = True  # whether to run the forward pass at all
@@ -75,11 +84,13 @@ class PlanOptions:
         if not isinstance(model, nn.Module):
             message = f"model: expected an nn.Module, got {type(model).__name__}"
             raise InputError(message, "wrong-type", argument="model")
+        optimizer = algorithm(self.optimizer)
         return Request(
             rule=self.rule,
-            algorithm=algorithm(self.optimizer),
-            lr=self.lr,
-            weight_decay=self.weight_decay,
+            algorithm=optimizer,
+            lr=Setting.read(LR, self.lr, optimizer.names),
+            weight_decay=Setting.read(WEIGHT_DECAY, self.weight_decay, optimizer.names),
+            init_scale=Setting.read(INIT_SCALE, self.init_scale, optimizer.names),
             eps=self.eps,
             depth=None if self.depth is None else one_of(self.depth, DEPTH_RULES, "depth"),
             gauge=one_of(self.gauge, GAUGES, "gauge"),
@@ -109,8 +120,9 @@ class Request:
 
     rule: Rule
     algorithm: Algorithm
-    lr: LearningRate | None
-    weight_decay: Number | None
+    lr: Setting
+    weight_decay: Setting
+    init_scale: Setting
     eps: EpsOption | None
     depth: str | None
     gauge: str
@@ -144,25 +156,101 @@ class Request:
             return float(ONE)
         return float(HALF)
 
-    def lr_of(self, optimizer: Algorithm) -> float:
-        """Return the base's learning rate for tensors of this optimizer."""
-        lr = self.lr
-        if isinstance(lr, Mapping):
-            for name in lr:
-                one_of(name, sorted(self.algorithm.names), "optimizer in lr")
-            lr = lr.get(optimizer.name)
+    # --- settings per tensor ----------------------------------------------------------------------
+
+    @property
+    def per_tensor(self) -> tuple[Setting, ...]:
+        """Settings that may differ between tensors."""
+        return (self.lr, self.weight_decay, self.init_scale)
+
+    @property
+    def names_roles(self) -> bool:
+        """Whether a setting has roles as keys."""
+        return any(setting.roles for setting in self.per_tensor)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all tensors have the same settings, and initial sizes are those of the rule."""
+        same = all(setting.is_uniform for setting in self.per_tensor)
+        return same and self.init_scale.default == 1
+
+    @property
+    def uniform(self) -> "Request":
+        """The request with initial sizes of the rule and without keys of single tensors."""
+        return replace(
+            self,
+            lr=self.lr.uniform,
+            weight_decay=self.weight_decay.uniform,
+            init_scale=Setting.read(INIT_SCALE, None, ()),
+        )
+
+    def tuned(
+        self,
+        *,
+        lr: SettingInput | None,
+        weight_decay: SettingInput | None,
+        init_scale: SettingInput | None,
+        eps: EpsOption | None,
+    ) -> "Request":
+        """Return the request with these values of the settings that a sweep tunes."""
+        optimizers = self.algorithm.names
+        return replace(
+            self,
+            lr=Setting.read(LR, lr, optimizers),
+            weight_decay=Setting.read(WEIGHT_DECAY, weight_decay, optimizers),
+            init_scale=Setting.read(INIT_SCALE, init_scale, optimizers),
+            eps=eps,
+        )
+
+    def check_settings(self, tensors: Sequence[Subject]) -> None:
+        """Raise an InputError if a key of a setting fits no tensor."""
+        self.lr.check(tensors)
+        self.init_scale.check(tensors)
+        self.weight_decay.check([tensor for tensor in tensors if self._decays(tensor.name)])
+
+    def settings_reason(self, tensor: Subject) -> tuple[str, ...]:
+        """Return which keys set the values of a tensor, for its reasons."""
+        settings = [self.lr, self.init_scale]
+        if self._decays(tensor.name):
+            settings.append(self.weight_decay)
+        by_key: dict[str, list[str]] = {}
+        for setting in settings:
+            key = setting.of(tensor).key
+            if key is not None:
+                by_key.setdefault(key, []).append(setting.name)
+        return tuple(f"{' and '.join(names)} set by {key!r}" for key, names in by_key.items())
+
+    def lr_of(self, optimizer: Algorithm, tensor: Subject) -> float:
+        """Return the base's learning rate of a tensor of this optimizer."""
+        lr = self.lr.of(tensor).value
         if lr is None:
             lr = optimizer.lr
-        return nonnegative(lr, "lr")
+        return lr
 
-    def weight_decay_of(self, optimizer: Algorithm, tensor_name: str) -> float:
+    def _decays(self, tensor_name: str) -> bool:
+        return not any(fnmatch(tensor_name, pattern) for pattern in self.no_decay)
+
+    def weight_decay_of(self, optimizer: Algorithm, tensor: Subject) -> float:
         """Return the base's weight decay for a tensor of this optimizer."""
-        if any(fnmatch(tensor_name, pattern) for pattern in self.no_decay):
+        if not self._decays(tensor.name):
             return 0.0
-        decay = self.weight_decay
+        decay = self.weight_decay.of(tensor).value
         if decay is None:
             decay = optimizer.weight_decay
-        return nonnegative(decay, "weight_decay")
+        return decay
+
+    def init_scale_of(self, tensor: Subject, dimensions: int) -> float:
+        """Return the factor of a tensor's initial size.
+
+        A default is for matrices and lookup tables; gains and biases have to be named by a key.
+        Frozen tensors are not changed.
+        """
+        choice: Choice = self.init_scale.of(tensor)
+        if choice.value is None or not tensor.trained:
+            return 1.0
+        if choice.key is None and dimensions < 2:
+            return 1.0
+        return choice.value
 
     def eps_of(self, optimizer: Algorithm) -> Eps:
         """Return the base's eps for tensors of this optimizer."""
@@ -180,11 +268,9 @@ class Request:
         checked_floor = None if floor is None else nonnegative(floor, "eps")
         return (checked_floor, nonnegative(size, "eps"))
 
-    def scaled_weight_decay(
-        self, optimizer: Algorithm, tensor_name: str, factors: Factors
-    ) -> float:
+    def scaled_weight_decay(self, optimizer: Algorithm, tensor: Subject, factors: Factors) -> float:
         """Return the weight decay of a tensor: the base's times the factor of the convention."""
-        base = self.weight_decay_of(optimizer, tensor_name)
+        base = self.weight_decay_of(optimizer, tensor)
         return base * decay_factor(factors, optimizer.law, self.decay)
 
     def scaled_eps(self, optimizer: Algorithm, evidence: Evidence, factors: Factors) -> Eps:
@@ -207,8 +293,10 @@ class Request:
             return tuple(rows)
         result: list[Row] = []
         for row in rows:
-            is_vector = len(row.shape) < 2
-            result.append(replace(row, weight_decay=0.0) if is_vector else row)
+            if len(row.shape) < 2:
+                blocks = tuple(replace(block, weight_decay=0.0) for block in row.blocks)
+                row = replace(row, weight_decay=0.0, blocks=blocks)
+            result.append(row)
         return tuple(result)
 
     def settings(self, relative: bool) -> Settings:
@@ -217,11 +305,21 @@ class Request:
         user_class = None
         if optimizer.user_class is not None:
             user_class = class_name(optimizer.user_class)
+        lr = self.lr.for_optimizer(optimizer.name)
+        weight_decay = self.weight_decay.for_optimizer(optimizer.name)
+        per_tensor: dict[str, Mapping[str, float]] = {}
+        for setting in self.per_tensor:
+            plain = setting.plain
+            if isinstance(plain, dict):
+                per_tensor[setting.name] = plain
+            elif setting.name == INIT_SCALE and plain != 1:
+                per_tensor[setting.name] = {DEFAULT: setting.default or 1.0}
         return Settings(
             rule=self.name,
             optimizer=optimizer.name,
-            lr=self.lr_of(optimizer),
-            weight_decay=self.weight_decay_of(optimizer, ""),
+            lr=optimizer.lr if lr is None else lr,
+            weight_decay=optimizer.weight_decay if weight_decay is None else weight_decay,
+            per_tensor=per_tensor,
             eps=self.eps_of(optimizer),
             gauge=self.gauge,
             depth=self.depth,
@@ -250,10 +348,3 @@ def _moves_features(rule: Parameterization) -> bool:
     ours = canonical(rule, "adam")
     mup = canonical(rules.get("mup", "adam"), "adam")
     return all(ours.b[role] == mup.b[role] for role in MATRIX_ROLES)
-
-
-def nonnegative(value: object, name: str) -> float:
-    """Return `value` as a float; raise an InputError unless it is finite and at least 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value) or value < 0:
-        raise InputError(f"{name}: expected a number, zero or more; got {value!r}", argument=name)
-    return float(value)

@@ -1,10 +1,10 @@
 """A plan: one row for every tensor, with its settings and the reason. It changes nothing until
 `apply`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from torch import nn
@@ -13,7 +13,9 @@ from torch.optim import Optimizer
 from orderone.core.errors import InputError
 from orderone.core.roles import Role
 from orderone.observe.inventory import inventory, unwrap
+from orderone.optimizers import row_rates
 from orderone.optimizers.combined import CombinedOptimizer
+from orderone.optimizers.row_rates import RowSettings
 from orderone.optimizers.table import ALGORITHMS, CLASSES, FUSED, Eps, class_name, construct, label
 from orderone.planning import apply, schedule, text
 from orderone.rules.parameterizations import Factors, Growth
@@ -26,6 +28,33 @@ if TYPE_CHECKING:
     from orderone.planning.base import Initial
     from orderone.planning.init_check import Observation
     from orderone.planning.options import ExampleBatch
+
+# optimizer, lr, weight decay, eps, settings of rows
+GroupKey: TypeAlias = tuple[str, float, float, Eps, str]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Settings of some rows of a tensor: the queries or the keys of a packed projection.
+
+    The other rows have the settings of the tensor.
+    """
+
+    kind: str  # "queries" or "keys"
+    axis: int
+    size: int  # number of rows of the tensor along the axis
+    ranges: tuple[tuple[int, int], ...]  # rows: first, and one past the last
+    init_std: float
+    constant: float | None
+    lr: float
+    weight_decay: float
+    eps: Eps
+    factors: Factors
+
+    @property
+    def share(self) -> float:
+        """Fraction of the tensor's entries."""
+        return sum(last - first for first, last in self.ranges) / self.size
 
 
 @dataclass(frozen=True)
@@ -51,9 +80,62 @@ class Row:
     base_name: str | None
     base_std: float | None
     trained: bool = True
+    init_scale: float = 1.0  # the user's factor of the initial size; part of `init_std`
     factors: Factors = field(default_factory=Factors)
     # factor of the initial size that the model's own code sets at this depth (depth=None)
     own_depth: float = 1.0
+    blocks: tuple[Block, ...] = ()  # rows with settings of their own
+
+    def rms(self, value: "Callable[[Row | Block], float]") -> float:
+        """Return the root mean square of a setting over all entries of the tensor."""
+        if not self.blocks:
+            return value(self)
+        rest = 1.0
+        total = 0.0
+        for block in self.blocks:
+            rest -= block.share
+            total += block.share * value(block) ** 2
+        return (total + rest * value(self) ** 2) ** 0.5
+
+    @property
+    def row_settings(self) -> RowSettings | None:
+        """Factors of the blocks, as the entry `rows` of a parameter group."""
+        if not self.blocks:
+            return None
+        record = ALGORITHMS[self.optimizer]
+        law = record.update_law
+        blocks: list[RowSettings] = []
+        for block in self.blocks:
+            # a step relative to the size of the weights uses that of the whole tensor
+            step = block.lr / self.lr if self.lr else 1.0
+            if law.weight:
+                step *= (block.factors.std / self.factors.std) ** float(law.weight)
+            shrinkage = block.lr * block.weight_decay
+            whole = self.lr * self.weight_decay
+            gradient = 1.0
+            if not law.gradient and isinstance(self.eps, float) and isinstance(block.eps, float):
+                gradient = self.eps / block.eps if block.eps else 1.0
+            settings = {
+                "ranges": [list(span) for span in block.ranges],
+                "lr": step,
+                "weight_decay": shrinkage / (whole * step) if whole else 1.0,
+                "gradient": 1.0 if law.spectral else gradient,
+            }
+            if any(abs(settings[name] - 1) > 1e-12 for name in ("lr", "weight_decay", "gradient")):
+                blocks.append(settings)
+        if not blocks:
+            return None
+        return {
+            "axis": self.blocks[0].axis,
+            "size": self.blocks[0].size,
+            "decoupled": record.law not in ("sgd", "adam"),
+            "blocks": blocks,
+        }
+
+    @property
+    def rule_std(self) -> float:
+        """Initial size without the user's factor."""
+        return self.init_std / self.init_scale
 
     @property
     def grows(self) -> str:
@@ -68,7 +150,8 @@ class Row:
     @property
     def initial_growth(self) -> float:
         """Factor by which the initial values, times their multiplier, differ from the base's."""
-        return self.factors.multiplier * self.factors.std * self.own_depth
+        std = self.rms(lambda part: part.factors.std)
+        return self.factors.multiplier * std * self.own_depth
 
     def output_growth(self, bias: "Row | None") -> float | None:
         """Return the factor by which the initial output of a module with this weight grows.
@@ -95,7 +178,7 @@ class Row:
 
 def in_groups(rows: Sequence[Row]) -> str:
     """Return the numbers of tensors and of parameter groups in words: `52 tensors in 3 groups`."""
-    groups = len({(row.optimizer, row.lr, row.weight_decay, row.eps) for row in rows})
+    groups = len({_group_key(row) for row in rows})
     return f"{len(rows)} tensor{'s' * (len(rows) != 1)} in {groups} group{'s' * (groups != 1)}"
 
 
@@ -127,6 +210,8 @@ class Settings:
     base_sizes: Mapping[str, object] | None = None
     # the name of the class that the user passed, if it is not torch's
     user_class: str | None = None
+    # settings that differ between tensors: {"lr": {"default": ..., "embedding": ...}}
+    per_tensor: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -248,7 +333,11 @@ class Plan:
         return bake(self, self.bound() if model is None else model, inputs)
 
     def param_groups(self, model: nn.Module | None = None) -> list[dict[str, Any]]:
-        """Return groups for any optimizer: `torch.optim.AdamW(plan.param_groups())`."""
+        """Return groups for any torch optimizer: `torch.optim.AdamW(plan.param_groups())`.
+
+        A group of packed projections may have an entry `rows`: learning rates of their queries.
+        Every torch optimizer of this process obeys it (`orderone.optimizers.row_rates`).
+        """
         return _param_groups(self.rows, self.tensors(model))
 
     def optimizer(self, *, model: nn.Module | None = None, **options: Any) -> Optimizer:
@@ -387,9 +476,9 @@ def _same_tensors(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) ->
 
 def _param_groups(rows: Sequence[Row], tensors: "Mapping[str, Tensor]") -> list[dict[str, Any]]:
     """Return parameter groups: tensors with equal settings share one, with names for logging."""
-    merged: dict[tuple[str, float, float, Eps], dict[str, Any]] = {}
+    merged: dict[GroupKey, dict[str, Any]] = {}
     for row in rows:
-        key = (row.optimizer, row.lr, row.weight_decay, row.eps)
+        key = _group_key(row)
         group = merged.setdefault(
             key, {"params": [], "names": [], "roles": {}, **_group_settings(row)}
         )
@@ -401,10 +490,18 @@ def _param_groups(rows: Sequence[Row], tensors: "Mapping[str, Tensor]") -> list[
     return list(merged.values())
 
 
+def _group_key(row: Row) -> GroupKey:
+    return (row.optimizer, row.lr, row.weight_decay, row.eps, str(row.row_settings))
+
+
 def _group_settings(row: Row) -> dict[str, Any]:
     settings: dict[str, Any] = {"lr": row.lr, "weight_decay": row.weight_decay}
     if row.eps is not None:
         settings["eps"] = row.eps
+    rows = row.row_settings
+    if rows is not None:
+        row_rates.activate()
+        settings[row_rates.KEY] = rows
     return settings
 
 

@@ -14,11 +14,11 @@ The path of a learning rate:
                                  branches, attention scores, tied readouts, gauge. Without a rule
                                  for depth, own_depth.py keeps the initial sizes that the model's
                                  own code sets at its depth
-    options.py                   `Request.lr_of`: the user's learning rate, for the base
+    settings.py                  `Setting.of`: the user's learning rate of this tensor, for the base
     `_row`                       the product of the user's learning rate and the factor
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -29,14 +29,14 @@ from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
 from orderone.optimizers.table import Algorithm, record_for
 from orderone.planning import adjustments, own_depth
-from orderone.planning.adjustments import Draft
+from orderone.planning.adjustments import Draft, DraftBlock
 from orderone.planning.apply import sizes_now
-from orderone.planning.base import Base, is_configuration, measure, sizes_of
+from orderone.planning.base import Base, Initial, is_configuration, measure, sizes_of
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.options import Request
-from orderone.planning.plan import Plan, Row, in_groups
+from orderone.planning.plan import Block, Plan, Row, in_groups
 from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
 from orderone.planning.roles.resolve import (
     ResolvedRole,
@@ -45,6 +45,8 @@ from orderone.planning.roles.resolve import (
     resolve_roles,
     structural_roles,
 )
+from orderone.planning.roles.standalone import roles_at_all_sizes
+from orderone.planning.settings import Subject
 from orderone.rules.parameterizations import Factors, Growth, width_factors
 
 
@@ -75,7 +77,10 @@ class _Comparison:
         )
         undone = (*scores.notes, *tied.notes)
         notes = (*in_depth.notes, *undone, *self._bottlenecks(gauge.drafts.values()))
-        rows = request.decayed(self._rows(gauge.drafts))
+        subjects = self._subjects(gauge.drafts)
+        request.check_settings(list(subjects.values()))
+        rows = request.decayed(self._rows(gauge.drafts, subjects))
+        self._check_init_scale(rows, subjects)
         settings = replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module))
         return Plan(
             settings=settings,
@@ -214,15 +219,53 @@ class _Comparison:
         base = algorithm.rate_factor(evidence.base_shape)
         return replace(factors, lr=factors.lr / (target / base))
 
-    def _rows(self, drafts: adjustments.Drafts) -> tuple[Row, ...]:
+    def _subjects(self, drafts: adjustments.Drafts) -> dict[str, Subject]:
+        """Return the facts about every tensor that the keys of settings refer to."""
+        roles: Mapping[str, tuple[Role, ...]] = {}
+        if self.request.names_roles:
+            resolved = {name: draft.role for name, draft in drafts.items()}
+            at_base: list[Evidence] = []
+            for evidence in self.tensors:
+                item = replace(evidence.item, shape=evidence.base_shape)
+                at_base.append(self._as_traced(replace(evidence, item=item)))
+            as_traced = [self._as_traced(evidence) for evidence in self.tensors]
+            roles = roles_at_all_sizes(resolved, as_traced, at_base)
+        subjects: dict[str, Subject] = {}
+        for name, draft in drafts.items():
+            item = draft.evidence.item
+            subjects[name] = Subject(
+                name=name,
+                optimizer=draft.algorithm.name,
+                roles=roles.get(name, ()),
+                trained=draft.trained,
+                other_names=item.other_names,
+            )
+        return subjects
+
+    def _check_init_scale(self, rows: Sequence[Row], subjects: Mapping[str, Subject]) -> None:
+        """Raise an InputError if a key of init_scale changes only tensors that start at zero."""
+        starts: dict[str, list[Row]] = {}
+        for row in rows:
+            key = self.request.init_scale.of(subjects[row.name]).key
+            if key is not None and row.trained:
+                starts.setdefault(key, []).append(row)
+        for key, rows_of_key in starts.items():
+            if all(row.base_std == 0 for row in rows_of_key):
+                message = (
+                    f"init_scale: the key {key!r} has no effect, because {rows_of_key[0].name}"
+                    " starts at zero; remove the key"
+                )
+                raise InputError(message, argument="init_scale")
+
+    def _rows(self, drafts: adjustments.Drafts, subjects: Mapping[str, Subject]) -> tuple[Row, ...]:
         roles = {name: draft.role for name, draft in drafts.items()}
         width = residual_width(self.tensors, roles)
         rows: list[Row] = []
         for draft in drafts.values():
-            rows.append(self._row(draft, width))
+            rows.append(self._row(draft, subjects[draft.name], width))
         return tuple(rows)
 
-    def _row(self, draft: Draft, width: int | None) -> Row:
+    def _row(self, draft: Draft, subject: Subject, width: int | None) -> Row:
         request = self.request
         item = draft.evidence.item
         factors = draft.factors
@@ -231,9 +274,10 @@ class _Comparison:
             initial = draft.base
         else:
             initial = measure(item.tensor)  # frozen: the size stays
+        init_scale = request.init_scale_of(subject, len(item.shape))
         constant = None
         if initial.constant is not None:
-            constant = initial.constant * factors.std * draft.own_depth
+            constant = initial.constant * factors.std * init_scale * draft.own_depth
         return Row(
             name=item.name,
             role=draft.role,
@@ -243,19 +287,43 @@ class _Comparison:
             growth=draft.resolved.growth,
             depth=draft.depth,
             multiplier=draft.multiplier,
-            init_std=initial.rms * factors.std * draft.own_depth,
-            lr=request.lr_of(algorithm) * factors.lr,
-            weight_decay=request.scaled_weight_decay(algorithm, item.name, factors),
+            init_std=initial.rms * factors.std * init_scale * draft.own_depth,
+            lr=request.lr_of(algorithm, subject) * factors.lr,
+            weight_decay=request.scaled_weight_decay(algorithm, subject, factors),
             eps=request.scaled_eps(algorithm, draft.evidence, factors),
-            reason="; ".join(draft.reasons),
+            reason="; ".join((*draft.reasons, *request.settings_reason(subject))),
             optimizer=algorithm.name,
             uses=item.modules,
             constant=constant,
             base_name=draft.base_name,
             base_std=draft.base.rms,
             trained=draft.trained,
+            init_scale=init_scale,
             factors=factors,
             own_depth=draft.own_depth,
+            blocks=tuple(self._block(block, draft, subject, initial) for block in draft.blocks),
+        )
+
+    def _block(self, block: DraftBlock, draft: Draft, subject: Subject, initial: Initial) -> Block:
+        """Return the settings of rows that have factors of their own."""
+        request = self.request
+        algorithm = draft.algorithm
+        own = request.init_scale_of(subject, len(draft.evidence.item.shape)) * draft.own_depth
+        factors = block.factors(draft.factors, draft.update_law)
+        constant = None
+        if initial.constant is not None:
+            constant = initial.constant * factors.std * own
+        return Block(
+            kind=block.kind,
+            axis=block.entries.axis,
+            size=block.entries.size,
+            ranges=block.entries.ranges,
+            init_std=initial.rms * factors.std * own,
+            constant=constant,
+            lr=request.lr_of(algorithm, subject) * factors.lr,
+            weight_decay=request.scaled_weight_decay(algorithm, subject, factors),
+            eps=request.scaled_eps(algorithm, draft.evidence, factors),
+            factors=factors,
         )
 
     # --- headline and notes -----------------------------------------------------------------------
@@ -279,11 +347,13 @@ class _Comparison:
             growth = ", ".join([f"width {grown} ({', '.join(widths)})", *deeper])
             return f"{title}: {growth}; {count}"
         differs = [*deeper, *sorted(self._other_sizes())] or self._settings_that_differ()
-        if not differs:
+        if not differs and self.request.is_uniform:
             return (
                 f"{title}: the target equals its base: every factor is 1, and training is"
                 f" unchanged; {count}"
             )
+        if not differs:
+            return f"{title}: the target equals its base: every factor of the rule is 1; {count}"
         differences = " and ".join(differs)
         return f"{title}: no width grows; base and target differ in {differences}; {count}"
 

@@ -15,6 +15,7 @@ from torch.optim import Adafactor, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from orderone.core.errors import InputError
+from orderone.optimizers import row_rates
 from orderone.torch_compat import CHILD_SCHEDULERS, SEQUENTIAL_MILESTONES
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
             in_groups.add(row.name)
             for setting in ("weight_decay", "eps"):
                 _same_setting(setting, group, row, number)
+            _same_rows(optimizer, group, row, number)
         wanted.append(rows[0].lr if rows else 0.0)
     missing = [row.name for row in plan.rows if row.name not in in_groups]
     if missing:
@@ -151,6 +153,20 @@ def _same_setting(setting: str, group: dict[str, Any], row: "Row", number: int) 
                 f" has {planned}; pass {setting} to the plan, not to the optimizer"
             )
             raise BrokenRatios(message, "setting-of-the-plan", argument=setting)
+
+
+def _same_rows(optimizer: Optimizer, group: dict[str, Any], row: "Row", number: int) -> None:
+    """Raise BrokenRatios if the rows of a packed projection do not get the plan's settings."""
+    planned = row.row_settings
+    present = group.get(row_rates.KEY)
+    if planned == present and (planned is None or row_rates.obeys(optimizer)):
+        return
+    message = (
+        f"optimizer: group {number} ({row.name}, ...) does not have the plan's learning rates for"
+        " the rows of queries and keys; make the optimizer with plan.optimizer() or from"
+        " plan.param_groups(), and let it be a torch.optim.Optimizer"
+    )
+    raise BrokenRatios(message, "rows-without-rates", argument="optimizer")
 
 
 def _as_tuple(value: object) -> tuple[Any, ...]:

@@ -1,21 +1,22 @@
 """A plan as text, and a row as a record of a data frame."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from orderone.core.errors import hint_on_codes
 from orderone.core.text_table import aligned, text_width, wrapped
 from orderone.optimizers.table import ALGORITHMS
 from orderone.planning.counterparts import common_name, stack_of
 
 if TYPE_CHECKING:
-    from orderone.planning.plan import Plan, Row
+    from orderone.planning.plan import Block, Plan, Row
 
 COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps", "why")
 NUMBERS = ("mult", "lr", "wd", "eps")
 LEGEND = (
     "init: RMS of the initial values; mult: factor in the forward pass; eps scales like the"
-    " gradient"
+    " predicted gradient; group: tensors with equal lr, wd and eps"
 )
 
 
@@ -23,9 +24,12 @@ def record(row: "Row") -> dict[str, object]:
     """Return a row as plain values, with its factors as separate columns."""
     plain: dict[str, object] = {}
     for field in fields(row):
-        if field.name not in ("factors", "growth"):
+        if field.name not in ("factors", "growth", "blocks"):
             plain[field.name] = getattr(row, field.name)
     plain["grows"] = row.grows
+    for block in row.blocks:
+        plain[f"{block.kind}_lr"] = block.lr
+        plain[f"{block.kind}_init_std"] = block.init_std
     for name in ("std", "lr", "gradient"):
         plain[f"{name}_factor"] = getattr(row.factors, name)
     return plain
@@ -47,6 +51,7 @@ def render(plan: "Plan", wide: bool = False) -> str:
     if not plan.settings.decay_vectors:
         remarks.append("no weight decay on gains, biases and scalars (decay_vectors=False)")
     remarks += [LEGEND, plan.looked]
+    remarks += hint_on_codes(remarks)
     if wide:
         return "\n".join([plan.headline, *table, *remarks])
     if max(map(len, table)) > text_width():
@@ -82,13 +87,44 @@ def _narrow_table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def compressed(rows: "Sequence[Row]") -> list[tuple[str, ...]]:
     """Return the lines of the table; layers of a stack with equal cells share one."""
-    names: dict[tuple[str, ...], list[str]] = {}
+    names: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        names.setdefault((stack_of(row.name), *cells(row)), []).append(row.name)
+        blocks: list[str] = []
+        for block in row.blocks:
+            blocks += block_cells(row, block)
+        names.setdefault((stack_of(row.name), *cells(row), *blocks), []).append(row)
     lines: list[tuple[str, ...]] = []
-    for (_, *row_cells), layers in names.items():
-        lines.append((common_name(layers), *row_cells))
+    for layers in names.values():
+        row = layers[0]
+        name = common_name([layer.name for layer in layers])
+        lines.append((name, *cells(row)))
+        for block in row.blocks:
+            block_line = block_cells(row, block)
+            if block_line[3:-1] != cells(row)[3:-1]:
+                lines.append((f"{name}[{_spans(block)}]", *block_line))
     return lines
+
+
+def _spans(block: "Block") -> str:
+    """Return rows as indices: `0:128`, or `0:16, 48:64, ...`."""
+    spans = [f"{first}:{last}" for first, last in block.ranges]
+    if len(spans) > 2:
+        spans = [*spans[:2], "..."]
+    return ":, " * block.axis + ", ".join(spans)
+
+
+def block_cells(row: "Row", block: "Block") -> tuple[str, ...]:
+    """Return the cells of rows with settings of their own."""
+    like = replace(
+        row,
+        init_std=block.init_std,
+        constant=block.constant,
+        lr=block.lr,
+        weight_decay=block.weight_decay,
+        eps=block.eps,
+        reason=f"rows of {block.kind}",
+    )
+    return cells(like)
 
 
 def cells(row: "Row") -> tuple[str, ...]:

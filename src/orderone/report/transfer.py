@@ -131,7 +131,7 @@ def _losses(t: TransferInput) -> Figure:
         layout[f"xaxis{axis}"] = {
             "type": "log",
             "exponentformat": "power",
-            "title": {"text": "lr"},
+            "title": {"text": _escaped(t.setting)},
             "domain": domain,
             "anchor": f"y{axis}",
         }
@@ -249,7 +249,11 @@ def _drift(t: TransferInput) -> Figure:
     layout = {
         "title": {"text": f"{title}<br><sup>{subtitle}</sup>"},
         "xaxis": {"type": "log", "title": {"text": t.axis}, "tickvals": sizes(t)},
-        "yaxis": {"type": "log", "exponentformat": "power", "title": {"text": "best lr"}},
+        "yaxis": {
+            "type": "log",
+            "exponentformat": "power",
+            "title": {"text": f"best {_escaped(t.setting)}"},
+        },
     }
     return {"data": data, "layout": layout}
 
@@ -260,7 +264,8 @@ def _drift_of_rule(t: TransferInput, rule: str, colour: str) -> list[Trace]:
     if not known:
         return []
     drift = t.drift[rule]
-    hover = f"{_escaped(rule)}<br>{t.axis} %{{x}}<br>best lr %{{y:.3g}}<extra></extra>"
+    best = f"best {_escaped(t.setting)}"
+    hover = f"{_escaped(rule)}<br>{t.axis} %{{x}}<br>{best} %{{y:.3g}}<extra></extra>"
     points = {
         "type": "scatter",
         "mode": "markers",

@@ -68,7 +68,7 @@ def _losses(axes: Axes, t: TransferInput, rule: str, first: bool) -> None:
             _optimum(axes, best, colours[curve.size])
     axes.set_xscale("log")
     axes.set_ylim(bottom - 0.05 * (top - bottom), top + 0.05 * (top - bottom))
-    axes.set_xlabel("lr", color=GREY, fontsize=9)
+    axes.set_xlabel(t.setting, color=GREY, fontsize=9, parse_math=False)
     if any((curve.mean > top).any() for curve in t.curves[rule]):
         words = "crosses: loss above, or diverged"
         text(axes, 0.99, 1.01, words, transform=axes.transAxes, ha="right", fontsize=7, color=GREY)
@@ -111,7 +111,8 @@ def _drift(axes: Axes, t: TransferInput) -> None:
     axes.set_yscale("log")
     axes.set_xticks(sizes(t), [str(size) for size in sizes(t)])
     axes.set_xlabel(t.axis, color=GREY, fontsize=9)
-    axes.set_title("best lr; dotted: predicted", fontsize=10, weight="bold", color=INK, loc="left")
+    title = f"best {t.setting}; dotted: predicted"
+    axes.set_title(title, fontsize=10, weight="bold", color=INK, loc="left", parse_math=False)
     if axes.lines:
         axes.legend(frameon=False, fontsize=7, labelcolor=GREY)
 

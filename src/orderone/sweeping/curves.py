@@ -10,13 +10,13 @@ import numpy as np
 
 from orderone.core.errors import InputError, one_of, with_code
 from orderone.sweeping.optimum import Curve
-from orderone.sweeping.trial import KNOWN, SIZES
+from orderone.sweeping.trial import KNOWN, SIZES, in_order, tuned_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LEFT_OUT = ("failed", "stopped")  # these have no loss at the end of training
-FREE = ("rule", "lr", "seed", "data_seed")  # may vary in a study; all else must be constant
+FREE = ("rule", "seed", "data_seed")  # may vary in a study; all else must be constant
 RESULTS = (
     "loss",
     "evaluation",
@@ -36,14 +36,18 @@ Curves = dict[str, list[Curve]]  # by rule, the smallest size first
 
 
 def read_curves(
-    frame: "pd.DataFrame", over: str | None, where: Mapping[str, object]
-) -> tuple[str, Curves, list[str]]:
-    """Return the axis (width or depth), the curves by rule, and notes on rows left out."""
-    rows: Rows = _with_rule(_selected(_checked(frame), where))
+    frame: "pd.DataFrame", over: str | None, where: Mapping[str, object], setting: str | None
+) -> tuple[str, str, Curves, list[str]]:
+    """Return axis (width or depth), learning rate (lr or lr.embedding), curves by rule, and notes.
+
+    The notes are about rows that were left out.
+    """
+    rows: Rows = _with_rule(selected(_checked(frame), where))
     axis = _axis(rows, over)
+    setting = _rate_column(rows, setting)
     rows = rows.assign(**{axis: _sizes(rows[axis], axis)})
-    _check_constant(rows, axis)
-    rows = rows.assign(loss=_losses(rows), seed=_seeds(rows))
+    _check_constant(rows, axis, setting)
+    rows = rows.assign(lr=_rates(rows[setting], setting), loss=_losses(rows), seed=_seeds(rows))
     notes: list[str] = []
     curves: Curves = {}
     for rule, rows_of_rule in rows.groupby("rule", sort=False):
@@ -51,7 +55,7 @@ def read_curves(
         for size, rows_of_size in rows_of_rule.groupby(axis, sort=True):
             name = f"{rule}, {axis} {size}"
             curves[str(rule)].append(_curve(int(cast(int, size)), rows_of_size, name, notes))
-    return axis, curves, notes
+    return axis, setting, curves, notes
 
 
 def _checked(frame: object) -> "pd.DataFrame":
@@ -64,29 +68,67 @@ def _checked(frame: object) -> "pd.DataFrame":
             "wrong-type",
             argument="frame",
         )
-    for name in ("lr", "loss"):
-        if name not in frame:
-            raise InputError(
-                f"frame: expected a column {name!r}, got {', '.join(map(str, frame.columns))};"
-                " rename your column",
-                "frame-needs-column",
-                argument="frame",
-            )
+    missing = [name for name in ("lr", "loss") if name not in frame]
+    if rate_columns(frame):
+        missing = [name for name in missing if name != "lr"]
+    if missing:
+        raise InputError(
+            f"frame: expected a column {missing[0]!r}, got {', '.join(map(str, frame.columns))};"
+            " rename your column",
+            "frame-needs-column",
+            argument="frame",
+        )
     if not len(frame):
         raise InputError(
             "frame: expected one row per training, got no rows; run the sweep first",
             "frame-without-rows",
             argument="frame",
         )
-    frame = frame.assign(lr=_numbers(frame["lr"], "lr"), loss=_numbers(frame["loss"], "loss"))
-    rates = frame["lr"].to_numpy(float)
-    if not (np.isfinite(rates) & (rates > 0)).all():
-        wrong = rates[~(np.isfinite(rates) & (rates > 0))][0]
+    return frame.assign(loss=_numbers(frame["loss"], "loss"))
+
+
+def rate_columns(frame: Rows) -> list[str]:
+    """Return the columns with learning rates: lr, lr.embedding, ..."""
+    return [str(name) for name in frame if tuned_name(str(name)) == "lr"]
+
+
+def _rate_column(rows: Rows, setting: str | None) -> str:
+    """Return the learning rate whose optimum is studied: by default the one that varies."""
+    columns = rate_columns(rows)
+    if setting is not None:
+        if setting not in columns:
+            raise InputError(
+                f"setting: expected a learning rate of the trainings ({', '.join(columns)}), got"
+                f" {setting!r}",
+                "unknown-name",
+                argument="setting",
+            )
+        return setting
+    varying = [name for name in columns if rows[name].nunique(dropna=False) > 1]
+    if len(varying) > 1:
+        best = rows.loc[rows["loss"].astype(float).idxmin()]
+        others = {name: best[name] for name in varying[1:]}
         raise InputError(
-            f"frame: expected positive learning rates, got {wrong}; drop those rows",
+            f"frame: several learning rates vary: {', '.join(varying)}. Choose the one to study,"
+            f" and one value of the others, for example setting={varying[0]!r}, where={others!r},"
+            " which have the lowest loss",
+            "choose-with-where",
+            argument="setting",
+        )
+    return (varying or columns)[0]
+
+
+def _rates(column: Column, name: str) -> Column:
+    """Return a column of learning rates as positive floats."""
+    numbers = _numbers(column, name)
+    rates = numbers.to_numpy(float)
+    positive = np.isfinite(rates) & (rates > 0)
+    if not positive.all():
+        raise InputError(
+            f"frame: expected positive learning rates, got {rates[~positive][0]}; drop those rows",
             argument="frame",
         )
-    return frame
+    return numbers
 
 
 def _numbers(column: Column, name: str) -> Column:
@@ -136,7 +178,8 @@ def _no_gaps(frame: Rows, name: str) -> None:
         )
 
 
-def _selected(frame: Rows, where: Mapping[str, object]) -> "pd.DataFrame":
+def selected(frame: Rows, where: Mapping[str, object]) -> "pd.DataFrame":
+    """Return the finished trainings with these values; None selects missing values."""
     for name, value in where.items():
         if name not in frame:
             raise InputError(
@@ -145,15 +188,15 @@ def _selected(frame: Rows, where: Mapping[str, object]) -> "pd.DataFrame":
                 "unknown-name",
                 argument="where",
             )
-        selected = frame[name] == value
-        if not selected.any():
+        is_chosen = frame[name].isna() if value is None else frame[name] == value
+        if not is_chosen.any():
             raise InputError(
                 f"where: expected a value in the column {name!r} ({_values(frame[name])}), got"
                 f" {value!r}",
                 "unknown-name",
                 argument="where",
             )
-        frame = frame[selected]
+        frame = frame[is_chosen]
     if "status" in frame:
         frame = frame[~frame["status"].isin(LEFT_OUT)]
     if not len(frame):
@@ -195,10 +238,11 @@ def _axis(frame: Rows, over: str | None) -> str:
     return axis
 
 
-def _check_constant(frame: Rows, axis: str) -> None:
+def _check_constant(frame: Rows, axis: str, setting: str) -> None:
     """Raise an InputError if a setting varies that must be the same in all trainings."""
-    for name in KNOWN:
-        if name not in (*FREE, axis) and name in frame and frame[name].nunique(dropna=False) > 1:
+    settings = [name for name in frame if name in KNOWN or tuned_name(str(name))]
+    for name in in_order(settings):
+        if name not in (*FREE, axis, setting) and frame[name].nunique(dropna=False) > 1:
             best = frame.loc[frame["loss"].astype(float).idxmin(), name]
             raise InputError(
                 f"frame: expected one {name} for all trainings, got {_values(frame[name])}; choose"

@@ -25,6 +25,7 @@ import numpy as np
 
 from orderone.core.errors import with_code
 from orderone.core.inputs import Name
+from orderone.core.roles import MATRIX_ROLES, ROLES
 from orderone.optimizers.table import law_name
 from orderone.rules import get, names
 from orderone.rules.parameterizations import DEPTH_RULES
@@ -197,11 +198,16 @@ def _narrow(optima: Sequence[Optimum], axis: str) -> str:
 
 @lru_cache
 def predicted_drift(
-    rule: Name, optimizer: Name, axis: Name, depth: Name | None = None
+    rule: Name,
+    optimizer: Name,
+    axis: Name,
+    depth: Name | None = None,
+    roles: tuple[str, ...] | None = MATRIX_ROLES,
 ) -> tuple[float, float]:
     """Return the predicted drift in octaves per doubling, for full and for worst alignment.
 
-    It is nan where theory makes no prediction.
+    `roles` are those of the tensors whose learning rate is tuned; None: not known. The drift is
+    nan where theory makes no prediction.
     """
     if axis == "depth":
         if depth in DEPTH_RULES:
@@ -212,13 +218,38 @@ def predicted_drift(
     law = law_name(optimizer)
     parameterization = get(rule, law)
     return (
-        _width_drift(parameterization, law, alignment="full"),
-        _width_drift(parameterization, law, alignment="worst"),
+        _width_drift(parameterization, law, "full", roles),
+        _width_drift(parameterization, law, "worst", roles),
     )
 
 
-def _width_drift(parameterization: Parameterization, law: str, alignment: str) -> float:
-    """Return the drift of the role whose learning rate must fall fastest."""
+def _width_drift(
+    parameterization: Parameterization, law: str, alignment: str, roles: tuple[str, ...] | None
+) -> float:
+    """Return the drift of the role whose learning rate must fall fastest.
+
+    If the roles are not known, there is a drift only if it is the same for all.
+    """
     largest = max_lr(parameterization, optimizer=law, alignment=alignment)
-    excess = max(c - parameterization.c[role] for role, c in largest.items())
-    return -float(excess) + 0.0  # 0.0, not -0.0
+    excess = {role: float(c - parameterization.c[role]) for role, c in largest.items()}
+    if roles is None:
+        if len(set(excess.values())) > 1:
+            return math.nan
+        roles = tuple(excess)
+    known = [excess[role] for role in roles if role in excess]
+    if not known:
+        return math.nan
+    return -max(known) + 0.0  # 0.0, not -0.0
+
+
+def roles_with_rate(setting: str, columns: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the roles whose learning rate is `setting`; None if they are not known.
+
+    `columns` are all learning rates of the trainings: "lr" is for the roles without their own.
+    """
+    _, _, key = setting.partition(".")
+    if not key:
+        return tuple(role for role in MATRIX_ROLES if f"lr.{role}" not in columns)
+    if key in ROLES:
+        return (key,)
+    return None

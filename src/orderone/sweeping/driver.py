@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from orderone.core.errors import with_code
+from orderone.core.errors import InputError, with_code
 from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import name_in_label
 from orderone.seeding import seeded
@@ -19,7 +19,7 @@ from orderone.sweeping.pruning import Pruner
 from orderone.sweeping.result import Interrupted, Sweep
 from orderone.sweeping.samplers import Results, Sampler
 from orderone.sweeping.store import Store
-from orderone.sweeping.trial import Trial
+from orderone.sweeping.trial import PER_TENSOR, Trial
 from orderone.training import checkpoint as checkpoints
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome
@@ -178,6 +178,8 @@ def check_members(job: Job, trials: list[Trial]) -> None:
         try:
             shapes = _shapes(job, group)
         except Exception as error:  # the user's code may raise anything
+            if isinstance(error, InputError) and error.argument in PER_TENSOR:
+                raise  # a key such as "lr.embedding" that does not fit the model
             errors.append(error)
             continue
         for trial, shapes_of_trial in zip((group[0], group[-1]), shapes, strict=True):

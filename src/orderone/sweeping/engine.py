@@ -5,10 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from orderone.core.errors import with_code
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report, describe, run_alone
 from orderone.sweeping.trial import Trial
+from orderone.training.deterministic import deterministic_kernels
 from orderone.training.outcome import Outcome
 from orderone.training.stacked.errors import NotStackable
 
@@ -26,6 +29,11 @@ class Engine:
 
     def run(self, trials: Sequence[Trial], report: Report | None = None) -> Iterator[Outcome]:
         """Yield one outcome per trial as soon as it is known."""
+        # here, because this may run in another process than `sweep`
+        with deterministic_kernels(self.job.deterministic, torch.device(self.job.device)):
+            yield from self._run(trials, report)
+
+    def _run(self, trials: Sequence[Trial], report: Report | None) -> Iterator[Outcome]:
         if self.stacked is False or (self.stacked == "auto" and len(trials) == 1):
             yield from run_alone(self.job, trials, report, self.checkpoint)
             return

@@ -6,7 +6,6 @@ from functools import cached_property
 from inspect import Parameter, signature
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -19,7 +18,16 @@ from orderone.planning.build import Family, family
 from orderone.seeding import seeded
 from orderone.sweeping.member import Member, optimizer_options
 from orderone.sweeping.same_tensors import SameTensors
-from orderone.sweeping.trial import CHOICES, KNOWN, SEEDS, SIZES, TUNED, Trial
+from orderone.sweeping.trial import (
+    CHOICES,
+    KNOWN,
+    PER_TENSOR,
+    SEEDS,
+    SIZES,
+    TUNED,
+    Trial,
+    setting_of,
+)
 from orderone.training.fingerprint import identity
 from orderone.training.schedule import Factor, schedule
 from orderone.training.settings import Settings
@@ -63,6 +71,7 @@ class Job:
     together: int | None = None  # members of a stack; None: as many as fit
     compile: bool = False
     graphs: bool | None = None
+    deterministic: bool = False
     tensors: SameTensors = field(default_factory=SameTensors, repr=False, compare=False)
     _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -153,7 +162,6 @@ class Job:
             self.tensors.check(trial, shapes_of(model))
             made = self.plan_for(trial, model)
             made.apply()
-        _scale_matrices(model, trial.get("init_scale", 1.0))
         model.to(self.device, self.settings.dtype)
         options = optimizer_options(made.settings.optimizer, trial.settings, made.user_class)
         return Member(model, made, trial.seed, trial.data_seed, trial.key, options)
@@ -175,7 +183,9 @@ class Job:
 
         The forward pass is traced once per architecture and rule, and each plan is made once.
         """
-        tuned = {name: trial.get(name) for name in ("lr", "weight_decay", "eps")}
+        tuned: dict[str, Any] = {"eps": trial.get("eps")}
+        for name in PER_TENSOR:
+            tuned[name] = setting_of(trial.settings, name)
         kind = f"{trial.get('rule', 'mup')} {trial.architecture}"
         key = f"{kind} {tuned}"
         if key not in self._made:
@@ -204,7 +214,7 @@ class Job:
             # initial sizes of a deeper model are measured: from the same seed for all trials
             with seeded(BASE_SEED):
                 model = self.built(trial.settings)
-        return replace(models, request=replace(models.request, **tuned)).plan(model)
+        return replace(models, request=models.request.tuned(**tuned)).plan(model)
 
     def _base_for(self, trial: Trial) -> nn.Module:
         """Return the trial's architecture at the size of the base, always from the same seed."""
@@ -255,12 +265,17 @@ def check_build(build: object, sizes: Sequence[str], arguments: Sequence[str]) -
         return
     takes_all = _takes(parameters, Parameter.VAR_KEYWORD)
     unknown = [name for name in arguments if name not in parameters]
-    if unknown and not takes_all:
+    if takes_all:  # such as "eps.embedding": Python has no arguments of this kind
+        unknown = [name for name in unknown if "." in name]
+    if unknown:
         others = [name for name in parameters if name not in KNOWN]
-        takes = ", ".join(others) or "none"
+        takes = "; build has no other arguments"
+        if others:
+            takes = f", or another argument of build ({', '.join(others)})"
         raise InputError(
             f"space: unknown key {unknown[0]!r}; expected one of"
-            f" {', '.join((*TUNED, *CHOICES, *SEEDS))}, or another argument of build ({takes})",
+            f" {', '.join((*TUNED, *CHOICES, *SEEDS))}, a role, pattern or optimizer after lr,"
+            f" weight_decay or init_scale (lr.embedding){takes}",
             "unknown-space-key",
             argument="space",
         )
@@ -302,15 +317,6 @@ def _check_no_argument_missing(left: Sequence[Parameter], by_order: int) -> None
             "build-arguments",
             argument="build",
         )
-
-
-def _scale_matrices(model: nn.Module, factor: float) -> None:
-    if factor == 1:
-        return
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() >= 2:
-                parameter.mul_(factor)
 
 
 def _base_identity(base: object) -> object:

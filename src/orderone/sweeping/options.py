@@ -83,7 +83,9 @@ class Execution:
             False never does, True raises an error where it is not possible.
         device: By default a GPU if there is one.
         compile: Whether stacked training uses torch.compile.
-        graphs: Whether stacked training uses CUDA graphs; by default if they save time.
+        graphs: Whether training uses CUDA graphs; by default if they save time.
+        deterministic: Whether to use only kernels that give the same bits every time. They may be
+            slower, and torch raises an error where it has none.
         checkpoint_seconds: Time between checkpoints of running trials; they are written beside the
             store.
         progress: Whether to draw a progress bar on a terminal.
@@ -98,6 +100,7 @@ class Execution:
     device: Device = None
     compile: bool = False
     graphs: bool | None = None
+    deterministic: bool = False
     checkpoint_seconds: Number = 60.0
     progress: bool = True
 

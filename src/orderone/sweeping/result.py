@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
-from orderone.core.errors import with_code
+from orderone.core.errors import hint_on_codes, with_code
 from orderone.core.inputs import Name
 from orderone.core.text_table import text_table, text_width, wrapped
 from orderone.sweeping.job import Job
 from orderone.sweeping.store import StorePath, read_store
 from orderone.sweeping.stored_jobs import choose_job, read_jobs
-from orderone.sweeping.trial import KNOWN, Trial
+from orderone.sweeping.trial import Trial, in_order
 from orderone.training.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Sweep:
         names: dict[str, None] = {}  # columns of all rows, in the order in which they first appear
         for row in rows:
             names.update(dict.fromkeys(row))
-        settings = [name for name in (*KNOWN, *names) if name in names and name not in _FACTS]
+        settings = in_order(name for name in names if name not in _FACTS)
         columns = list(dict.fromkeys([*settings, *_FACTS]))
         return pandas.DataFrame(rows, columns=pandas.Index(columns))
 
@@ -184,7 +184,7 @@ class Sweep:
             lines += _best_table(best)
         for note in self.notes:
             lines += wrapped(f"note: {note}", indent=0)
-        return "\n".join(lines)
+        return "\n".join([*lines, *hint_on_codes(self.notes)])
 
 
 _FACTS = ("loss", "evaluation", "diverged", "steps", "seconds", "status", "error", "key")

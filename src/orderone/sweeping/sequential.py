@@ -15,11 +15,23 @@ from orderone.sweeping.trial import Trial
 from orderone.sweeping.trial_checkpoint import TrialCheckpoint
 from orderone.training.loop import LossReport, TrainingLoop
 from orderone.training.outcome import Outcome, make_outcome
+from orderone.training.replayed_step import ReplayedStep
 from orderone.training.step import Step, current_rates
 from orderone.training.world import single_process
 
 # updates done, recent losses by key -> keys of the trials to stop
 Report: TypeAlias = Callable[[int, Mapping[str, float]], "set[str]"]
+
+
+WORTH_CAPTURING = 50  # batches of a training; a capture takes as long as a few steps
+
+
+def capture_pays(job: Job) -> bool:
+    """Return whether to capture a step as a CUDA graph."""
+    if job.graphs is not None:
+        return job.graphs and torch.device(job.device).type == "cuda"
+    batches = job.steps * job.accumulate
+    return torch.device(job.device).type == "cuda" and batches >= WORTH_CAPTURING
 
 
 def run_alone(
@@ -55,7 +67,11 @@ def _train(job: Job, trial: Trial, report: Report | None, folder: Path | None) -
         diverged_at=loop.diverged_at,
         stopped_at=loop.stopped_at,
         seconds=loop.seconds,
-        facts={"engine": "alone", "device": str(loop.world.device)},
+        facts={
+            "engine": "alone",
+            "device": str(loop.world.device),
+            "graph": isinstance(loop.step, ReplayedStep) and loop.step.replays,
+        },
     )
 
 
@@ -65,7 +81,10 @@ def prepare(
     """Build the model of a trial; return its training before the first step, and its checkpoint."""
     member = job.member(trial)
     optimizer = member.optimizer()
-    step = Step(
+    kind = Step
+    if capture_pays(job):
+        kind = ReplayedStep
+    step = kind(
         world=single_process(torch.device(job.device)),
         settings=job.settings,
         module=member.model,

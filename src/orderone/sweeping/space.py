@@ -20,8 +20,9 @@ from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.optimizers.table import algorithm
+from orderone.planning.settings import DEFAULT
 from orderone.sweeping.inputs import Optimizers, Rules, Sizes, SpaceInput
-from orderone.sweeping.trial import SEEDS, SIZES, TUNED, Scalar
+from orderone.sweeping.trial import PER_TENSOR, SEEDS, SIZES, Scalar, tuned_name
 from orderone.theory.exponents import Parameterization
 
 Point = dict[str, Scalar]
@@ -96,7 +97,7 @@ class Space:
     @property
     def arguments(self) -> list[str]:
         """Names of the tuned settings that are arguments of `build`."""
-        return [name for name in self.tuned if name not in TUNED]
+        return [name for name in self.tuned if tuned_name(name) is None]
 
 
 def _product(axes: Mapping[str, Iterable[Scalar]]) -> Iterator[Point]:
@@ -114,21 +115,31 @@ def _draw(values: Sequence[Scalar], generator: random.Random) -> Scalar:
 
 
 def read_space(
-    space: SpaceInput, widths: Sizes, depths: Sizes, rule: Rules, optimizer: Optimizers
+    space: SpaceInput,
+    widths: Sizes,
+    depths: Sizes,
+    rule: Rules,
+    optimizer: Optimizers,
+    fixed: Mapping[str, object] | None = None,
 ) -> Space:
-    """Validate the space together with widths, depths, rules and optimizers."""
+    """Validate the space together with widths, depths, rules and optimizers.
+
+    `fixed` are settings that all trials share, such as {"lr": {"default": 3e-3}}; None: not set.
+    """
     if not isinstance(space, Mapping):
         raise InputError(
             f'space: expected a dict such as {{"lr": [1e-3, 1e-2]}}, got {type(space).__name__}',
             "wrong-type",
             argument="space",
         )
-    if not space:
+    if not space and not any(value is not None for value in (fixed or {}).values()):
         raise InputError(
             'space: expected at least one setting, such as {"lr": [1e-3, 1e-2]}; got none',
             argument="space",
         )
-    axes = {str(name): _values(str(name), values) for name, values in space.items()}
+    axes: dict[str, Sequence[object]] = {}
+    for name, values in _flat(space, fixed or {}).items():
+        axes[name] = _values(name, values)
     for name in SIZES:
         if name in axes:
             raise InputError(
@@ -149,6 +160,40 @@ def read_space(
     tuned = {name: _read_tuned(name, values) for name, values in axes.items()}
     choices = {"rule": rule_names, "optimizer": labels}
     return Space(sizes, choices, repeats, tuned, user_rules, classes)
+
+
+def _flat(space: SpaceInput, fixed: Mapping[str, object]) -> dict[str, object]:
+    """Return the space with one name for every axis.
+
+    {"lr": {"default": x, "embedding": y}} becomes {"lr": x, "lr.embedding": y}.
+    """
+    axes: dict[str, object] = {}
+    for source, argument in ((space, "space"), (fixed, None)):
+        for name, values in source.items():
+            name = str(name)
+            if values is None and argument is None:
+                continue
+            entries: dict[str, object] = {name: values}
+            if isinstance(values, Mapping) and name in PER_TENSOR:
+                entries = _by_key(name, cast(Mapping[object, object], values))
+            for key, value in entries.items():
+                if key in axes:
+                    raise InputError(
+                        f"{key}: expected its values once, got them twice; remove one of them from"
+                        " the space or from the arguments of the sweep",
+                        argument=argument or name,
+                    )
+                axes[key] = value
+    return axes
+
+
+def _by_key(name: str, mapping: Mapping[object, object]) -> dict[str, object]:
+    if not mapping:
+        raise InputError(f"{name}: expected at least one value, got none", argument=name)
+    entries: dict[str, object] = {}
+    for key, value in mapping.items():
+        entries[name if key == DEFAULT else f"{name}.{key}"] = value
+    return entries
 
 
 def _values(name: str, values: object) -> Sequence[object]:
@@ -238,11 +283,20 @@ _RANGES: dict[str, dict[str, float]] = {
 
 
 def _read_tuned(name: str, values: Sequence[object]) -> Sequence[Scalar]:
-    if name in TUNED:
+    setting = tuned_name(name)
+    if setting is not None:
         if isinstance(values, LogGrid):
-            real(values[-1], name, **_RANGES[name])
+            real(values[-1], name, **_RANGES[setting])
             return values
-        numbers = [real(cast(float, value), name, **_RANGES[name]) for value in values]
+        for value in values:
+            if isinstance(value, Mapping):
+                raise InputError(
+                    f"{name}: expected numbers, got a list of mappings; pass one list for every"
+                    f' key: {{"{setting}.{next(iter(value), "embedding")}": [...], ...}}',
+                    "wrong-type",
+                    argument=name,
+                )
+        numbers = [real(cast(float, value), name, **_RANGES[setting]) for value in values]
         return tuple(dict.fromkeys(numbers))
     for value in values:
         if not isinstance(value, (bool, int, float, str, type(None))) or value != value:

@@ -1,5 +1,6 @@
 """`sweep`: train every point of a space, store the results, and run only what is missing."""
 
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from os import PathLike
@@ -7,13 +8,14 @@ from os import PathLike
 import torch
 from torch import nn
 
-from orderone.core.errors import InputError, function, one_of
+from orderone.core.errors import InputError, function, one_of, with_code
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.planning import Plan
 from orderone.planning.build import ABSOLUTE
 from orderone.planning.options import OPTION_NAMES
+from orderone.planning.settings import SettingInput
 from orderone.sweeping.driver import Driver
 from orderone.sweeping.executors import read_executor
 from orderone.sweeping.inputs import (
@@ -35,9 +37,12 @@ from orderone.sweeping.samplers import read_sampler
 from orderone.sweeping.space import Space, read_space
 from orderone.sweeping.store import Store
 from orderone.sweeping.trial import SIZES, TUNED
+from orderone.training.deterministic import deterministic_kernels
 from orderone.training.inputs import Data, Device, FilePath, LossFunction, ScheduleInput
 from orderone.training.settings import PRECISIONS, optional_count
 from orderone.training.source import read_source
+from orderone.training.stacked.capability import stacking_failure
+from orderone.training.stacked.errors import NotStackable
 
 _SET_BY_TRIALS = {"rule", "optimizer", "C", "Lambda", *TUNED}
 PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in _SET_BY_TRIALS)
@@ -53,6 +58,9 @@ def sweep(
     depths: Sizes = None,
     rule: Rules = "mup",
     optimizer: Optimizers = "adamw",
+    lr: SettingInput | None = None,
+    weight_decay: SettingInput | None = None,
+    init_scale: SettingInput | None = None,
     base: Base = None,
     data: Data = None,
     steps: Count | None = None,
@@ -76,6 +84,7 @@ def sweep(
     device: Device = None,
     compile: bool = False,
     graphs: bool | None = None,
+    deterministic: bool = False,
     checkpoint_seconds: Number = 60.0,
     name: Name | None = None,
     progress: bool = True,
@@ -93,10 +102,14 @@ def sweep(
             returns an nn.Module.
         space: Values to try: {"lr": log_grid(1e-4, 1e-1, 16), "seed": range(4)}. Keys are lr,
             weight_decay, beta1, beta2, momentum, eps, init_scale, rule, optimizer, seed,
-            data_seed, or keyword arguments of `build`. Learning rates and the like are for the
-            base size.
+            data_seed, or keyword arguments of `build`. "lr.embedding" is the learning rate of a
+            role, "lr.*.q_proj.weight" that of a pattern of tensors, "lr.muon" that of an
+            optimizer; weight_decay and init_scale likewise. Learning rates and the like are for
+            the base size.
         widths, depths: Sizes to compare.
         rule, optimizer: As in `plan`; or lists, to compare several.
+        lr, weight_decay, init_scale: As in `plan`: numbers or mappings that all trials share, apart
+            from what the space sets.
         base: Size that learning rates are meant for (a width, or {"width": 64, "depth": 2}), or
             any base that `plan` accepts. By default the smallest size.
         data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
@@ -126,7 +139,10 @@ def sweep(
             stand-alone runs; dropout and other random draws of a forward pass have other values
             with the same distribution.
         device: By default a GPU if there is one.
-        compile, graphs: Whether stacked training uses torch.compile and CUDA graphs.
+        compile: Whether stacked training uses torch.compile for its updates.
+        graphs: Whether training uses CUDA graphs; by default if they save time.
+        deterministic: Whether to use only kernels that give the same bits every time. They may be
+            slower, and torch raises an error where it has none.
         checkpoint_seconds: Time between checkpoints of running trials; they are written beside the
             store.
         name: Name of `build`, `loss` and a data function in the store, instead of their code.
@@ -142,7 +158,8 @@ def sweep(
     del training, search, execution  # `accepts_groups` has spread them over the keywords
     for option in plan_options:
         one_of(option, PLAN_OPTIONS, "option of sweep or plan")
-    read = read_space(space, widths, depths, rule, optimizer)
+    fixed = {"lr": lr, "weight_decay": weight_decay, "init_scale": init_scale}
+    read = read_space(space, widths, depths, rule, optimizer, fixed)
     check_build(build, list(read.sizes), read.arguments)
     base_sizes, other_base = _read_base(base, read)
     function(loss, "loss", "of the output and the batch")
@@ -169,20 +186,40 @@ def sweep(
         together=optional_count(together, "together"),
         compile=bool(compile),
         graphs=None if graphs is None else bool(graphs),
+        deterministic=bool(deterministic),
     )
     _ = job.settings  # validates the schedule
     if stacked not in (True, False, "auto"):
         raise InputError(
             f'stacked: expected True, False or "auto", got {stacked!r}', argument="stacked"
         )
+    stacked = _if_torch_can_stack(stacked)
     seed = count(sampler_seed, "sampler_seed", least=0)
     chosen = read_sampler(sampler, job, read, trials, job.together, seed)
     pruning = None if pruner is None else read_pruner(pruner, job, read)
     with ExitStack() as stack:
+        # `build` may draw on the GPU, so this comes before the first model
+        stack.enter_context(deterministic_kernels(job.deterministic, torch.device(job.device)))
         opened = None if store is None else stack.enter_context(Store(store))
         run_by = read_executor(executor, workers, address, job.device)
         driver = Driver(job, chosen, pruning, opened, run_by, stacked, quiet=not progress)
         return driver.run()
+
+
+def _if_torch_can_stack(stacked: Stacked) -> Stacked:
+    """Return False, with a warning, if this version of torch cannot train models in one program."""
+    if stacked is False:
+        return False
+    failure = stacking_failure()
+    if failure is None:
+        return stacked
+    if stacked is True:
+        raise NotStackable(failure, "torch-cannot-stack", argument="stacked")
+    warnings.warn(
+        with_code(f"{failure}. Trials are trained one after another.", "torch-cannot-stack"),
+        stacklevel=3,
+    )
+    return False
 
 
 def _read_device(device: Device) -> str:

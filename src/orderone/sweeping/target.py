@@ -26,6 +26,7 @@ from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan, plan
 from orderone.sweeping.drift import MOVES, TRANSFERS, Drift
 from orderone.sweeping.optimum import ABOVE, INSIDE, Optimum
+from orderone.sweeping.trial import setting_of
 
 POOLED = "pooled"
 LARGEST = "largest"
@@ -56,11 +57,22 @@ class Target:
     verdict: str
     options: Mapping[str, Any] = field(default_factory=dict)
     held: Mapping[str, int] = field(default_factory=dict)  # the other size, if models have two
+    setting: str = "lr"  # the learning rate that `lr` is the value of: lr or lr.embedding
+    rates: Mapping[str, float] = field(default_factory=dict)  # the others, by their names
+
+    @property
+    def rates_for_plan(self) -> float | dict[str, float]:
+        """Learning rates as `plan` takes them: a number, or a mapping."""
+        rates = setting_of({**self.rates, self.setting: self.lr}, "lr")
+        assert rates is not None  # it has at least `self.lr`
+        return rates
 
     @property
     def snippet(self) -> str:
         """Code that makes the plan, the model and the optimizer."""
-        settings = f'rule="{self.rule}", optimizer={self._optimizer}, lr={self.lr:.4g}'
+        settings = (
+            f'rule="{self.rule}", optimizer={self._optimizer}, lr={_code(self.rates_for_plan)}'
+        )
         for name, value in self.options.items():
             if value is not None:
                 settings += f", {name}={value!r}"
@@ -90,10 +102,17 @@ class Target:
         Both may be on the meta device. A study with a custom optimizer class needs that class here.
         """
         chosen = self.optimizer if optimizer is None else optimizer
-        return plan(model, base=base, rule=self.rule, optimizer=chosen, lr=self.lr, **self.options)
+        return plan(
+            model,
+            base=base,
+            rule=self.rule,
+            optimizer=chosen,
+            lr=self.rates_for_plan,
+            **self.options,
+        )
 
     def __str__(self) -> str:
-        lines = [f"{self.rule} at {self.axis} {self.size}: lr {self.lr:.3g}"]
+        lines = [f"{self.rule} at {self.axis} {self.size}: {self.setting} {self.lr:.3g}"]
         lines += [*wrapped(self.why), *wrapped(self.outlook)]
         lines += [f"  {line}" for line in self.snippet.splitlines()]
         return "\n".join(lines)
@@ -101,14 +120,20 @@ class Target:
     @property
     def outlook(self) -> str:
         """Sentence on the best learning rate of that size, and on the expected extra loss."""
+        best = f"the best {self.setting} of {self.axis} {self.size}"
         if not np.isfinite(self.regret):
-            return (
-                f"the best lr of {self.axis} {self.size} cannot be estimated from these trainings"
-            )
+            return f"{best} cannot be estimated from these trainings"
         return (
-            f"the best lr of {self.axis} {self.size} is expected between {self.low:.3g} and"
-            f" {self.high:.3g}; using {self.lr:.3g} instead costs about {self.regret:.2g} in loss"
+            f"{best} is expected between {self.low:.3g} and {self.high:.3g};"
+            f" using {self.lr:.3g} instead costs about {self.regret:.2g} in loss"
         )
+
+
+def _code(rates: float | Mapping[str, float]) -> str:
+    if not isinstance(rates, Mapping):
+        return f"{rates:.4g}"
+    entries = [f'"{key}": {value:.4g}' for key, value in rates.items()]
+    return f"{{{', '.join(entries)}}}"
 
 
 def target(
@@ -122,6 +147,8 @@ def target(
     optimizer: str,
     options: Mapping[str, Any],
     held: Mapping[str, int],
+    setting: str,
+    rates: Mapping[str, float],
 ) -> Target:
     """Return the settings for this size; raise an InputError if the trainings support none."""
     inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
@@ -152,6 +179,8 @@ def target(
         verdict=drift.verdict,
         options=dict(options),
         held=dict(held),
+        setting=setting,
+        rates=dict(rates),
     )
 
 

@@ -16,12 +16,21 @@ from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan
-from orderone.sweeping.curves import Curves, read_curves
-from orderone.sweeping.drift import MOVES, TRANSFERS, UNKNOWN, Drift, judge, predicted_drift
+from orderone.sweeping.curves import Curves, rate_columns, read_curves, selected
+from orderone.sweeping.drift import (
+    MOVES,
+    TRANSFERS,
+    UNKNOWN,
+    Drift,
+    judge,
+    predicted_drift,
+    roles_with_rate,
+)
 from orderone.sweeping.inputs import Build, Frame
 from orderone.sweeping.job import call_build
 from orderone.sweeping.optimum import INSIDE, REACH, Curve, Optimum, optimum
 from orderone.sweeping.target import Target, target
+from orderone.sweeping.trial import setting_of, tuned_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,12 +71,15 @@ class Transfer:
     options: Mapping[str, object] = field(default_factory=dict)  # options of `plan`
     build: Build | None = field(default=None, repr=False)
     held: Mapping[str, int] = field(default_factory=dict)  # the other size, if models have two
+    setting: str = "lr"  # the learning rate whose optimum is studied: lr or lr.embedding
+    rates: Mapping[str, float] = field(default_factory=dict)  # the others, which are constant
 
     @staticmethod
     def from_frame(
         frame: Frame,
         *,
         over: Name | None = None,
+        setting: Name | None = None,
         where: Mapping[str, object] | None = None,
         tolerance: Number = TOLERANCE,
         confidence: Number = 0.95,
@@ -83,6 +95,8 @@ class Transfer:
                 rule and seed. `diverged` (or a loss that is not finite) marks runs that diverged.
                 Rows whose `status` is failed or stopped are left out.
             over: "width" or "depth"; by default the one that varies.
+            setting: The learning rate to study: "lr", or one of a role or pattern such as
+                "lr.embedding"; by default the one that varies.
             where: Values of other settings, such as {"weight_decay": 0.1}, if there are several.
             tolerance: Largest drift that counts as none, in octaves of lr per doubling of the size.
             confidence: Confidence level of the intervals.
@@ -93,13 +107,16 @@ class Transfer:
         """
         tolerance = real(tolerance, "tolerance", above=0)
         confidence = real(confidence, "confidence", above=0, most=0.9999)
-        axis, curves, notes = read_curves(frame, over, where or {})
+        axis, setting, curves, notes = read_curves(frame, over, where or {}, setting)
         used: str = optimizer or _only(frame, "optimizer") or "adamw"
-        options = _options(frame, where or {}) | dict(options or {})
+        rows = selected(frame, where or {})
+        rates = _constants(rows, [name for name in rate_columns(rows) if name != setting])
+        options = _options(rows) | dict(options or {})
         optima: dict[str, list[Optimum]] = {}
         drifts: dict[str, Drift] = {}
         sizes: list[int] = []
         depth_rule = cast("str | None", options.get("depth"))
+        roles = roles_with_rate(setting, list(rates))
         for rule, curves_of_rule in curves.items():
             optima[rule] = [optimum(curve, confidence) for curve in curves_of_rule]
             sizes += [curve.size for curve in curves_of_rule]
@@ -107,7 +124,7 @@ class Transfer:
                 rule,
                 optima[rule],
                 min(len(curve.x) for curve in curves_of_rule),
-                predicted_drift(rule, name_in_label(used), axis, depth_rule),
+                predicted_drift(rule, name_in_label(used), axis, depth_rule, roles),
                 tolerance,
                 confidence,
                 axis,
@@ -125,6 +142,8 @@ class Transfer:
             options=options,
             build=build,
             held=_held_size(frame, axis, where or {}),
+            setting=setting,
+            rates=rates,
         )
 
     # --- reading ----------------------------------------------------------------------------------
@@ -264,6 +283,8 @@ class Transfer:
             optimizer=self.optimizer,
             options=self.options,
             held=self.held,
+            setting=self.setting,
+            rates=self.rates,
         )
 
     def save_plan(
@@ -340,14 +361,25 @@ def _only(frame: Frame, name: str) -> Any:
     return column.iloc[0]
 
 
-def _options(frame: Frame, where: Mapping[str, Any]) -> dict[str, object]:
-    """Return the settings of `plan` that the trainings share."""
+def _options(rows: Frame) -> dict[str, object]:
+    """Return the settings of `plan` that the trainings share, apart from learning rates."""
     options: dict[str, object] = {}
-    for name in ("weight_decay", "eps"):
-        value = where.get(name, _only(frame, name))
+    for name in ("weight_decay", "eps", "init_scale"):
+        columns = [str(column) for column in rows if tuned_name(str(column)) == name]
+        value = setting_of(_constants(rows, columns), name)
         if value is not None:
-            options[name] = float(value)
+            options[name] = value
     return options
+
+
+def _constants(rows: Frame, names: Sequence[str]) -> dict[str, float]:
+    """Return the values of these columns that all rows share."""
+    constants: dict[str, float] = {}
+    for name in names:
+        value = _only(rows, name)
+        if value is not None:
+            constants[name] = float(value)
+    return constants
 
 
 __all__ = ["MOVES", "TRANSFERS", "UNKNOWN", "Transfer"]

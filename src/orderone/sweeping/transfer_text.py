@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from orderone.core.errors import code_of
+from orderone.core.errors import code_of, hint_on_codes
 from orderone.core.text_table import text_table, wrapped
 from orderone.sweeping.drift import UNKNOWN, Drift
 from orderone.sweeping.optimum import ABOVE, BELOW, FLAT, INSIDE, NOWHERE, SINGLE, Optimum
@@ -32,6 +32,7 @@ def render(study: "Transfer") -> str:
     for note in study.notes:
         lines += wrapped(f"note: {note}")
     lines += ["", *text_table(optima_table(study)), "", *text_table(drift_table(study))]
+    lines += hint_on_codes([*study.notes, *(drift.remedy for drift in study.drift.values())])
     return "\n".join(lines)
 
 
@@ -77,8 +78,8 @@ def optima_table(study: "Transfer") -> list[tuple[str, ...]]:
         reference = f"{study.axis} {min(smallest)}"
     else:
         reference = f"the smallest {study.axis}"
-    extra = f"extra loss with the best lr of {reference}"
-    rows = [("rule", study.axis, "best lr", "loss", extra)]
+    extra = f"extra loss with the best {study.setting} of {reference}"
+    rows = [("rule", study.axis, f"best {study.setting}", "loss", extra)]
     for rule in study.rules:
         for k, best in enumerate(study.optima[rule]):
             cost = "" if k == 0 else _cost(study.regret(rule, k))
@@ -112,7 +113,7 @@ def rate(best: Optimum) -> str:
 
 def drift_table(study: "Transfer") -> list[tuple[str, ...]]:
     """Return the rows of the table of drifts, the head first."""
-    rows = [("rule", "drift (octaves of lr per doubling)", "predicted", "verdict")]
+    rows = [("rule", f"drift (octaves of {study.setting} per doubling)", "predicted", "verdict")]
     for drift in study.drift.values():
         rows.append((drift.rule, slope(drift), predicted(drift), drift.verdict))
     return rows

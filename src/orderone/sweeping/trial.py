@@ -5,10 +5,10 @@
 Canonical: sorted keys, no spaces, floats by their shortest repr, which is unique.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from orderone.core.canonical import canonical, digest
 
@@ -17,9 +17,50 @@ Scalar: TypeAlias = int | float | str | bool | None
 # Settings of a trial; all other settings are keyword arguments of `build`.
 SIZES = ("width", "depth")
 TUNED = ("lr", "weight_decay", "beta1", "beta2", "momentum", "eps", "init_scale")
+# these may be set per role, pattern or optimizer: "lr.embedding", "lr.*.q_proj.weight", "lr.muon"
+PER_TENSOR = ("lr", "weight_decay", "init_scale")
 CHOICES = ("rule", "optimizer")
 SEEDS = ("seed", "data_seed")
 KNOWN = (*SIZES, *CHOICES, *TUNED, *SEEDS)
+
+
+def tuned_name(name: str) -> str | None:
+    """Return the setting that a name of a space tunes, None for an argument of `build`.
+
+    It is "lr" for "lr" and for "lr.embedding".
+    """
+    first, _, key = name.partition(".")
+    if name in TUNED:
+        return name
+    if key and first in PER_TENSOR:
+        return first
+    return None
+
+
+def setting_of(settings: Mapping[str, Scalar], name: str) -> "float | dict[str, float] | None":
+    """Return a setting as `plan` takes it: a number, or a mapping of all "lr.key" of a trial."""
+    default = cast("float | None", settings.get(name))
+    mapping: dict[str, float] = {}
+    for full_name, value in settings.items():
+        first, _, key = full_name.partition(".")
+        if first == name and key:
+            mapping[key] = cast(float, value)
+    if not mapping:
+        return default
+    if default is not None:
+        mapping["default"] = default
+    return dict(sorted(mapping.items()))
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of settings in the order of `KNOWN`, "lr.embedding" after "lr"."""
+
+    def place(name: str) -> tuple[int, bool]:
+        setting = tuned_name(name) or name
+        number = KNOWN.index(setting) if setting in KNOWN else len(KNOWN)
+        return number, name != setting
+
+    return sorted(names, key=place)
 
 
 @dataclass(frozen=True)
@@ -54,7 +95,11 @@ class Trial:
     @property
     def arguments(self) -> dict[str, Scalar]:
         """Arguments of `build` other than the sizes."""
-        return {name: value for name, value in self.settings.items() if name not in KNOWN}
+        arguments: dict[str, Scalar] = {}
+        for name, value in self.settings.items():
+            if name not in KNOWN and tuned_name(name) is None:
+                arguments[name] = value
+        return arguments
 
     @property
     def architecture(self) -> str:
@@ -64,9 +109,8 @@ class Trial:
         )
 
     def __str__(self) -> str:
-        known = [name for name in KNOWN if name in self.settings]
         parts: list[str] = []
-        for name in (*known, *self.arguments):
+        for name in in_order(self.settings):
             value = self.settings[name]
             if isinstance(value, float):
                 parts.append(f"{name} {value:.4g}")

@@ -43,13 +43,17 @@ class Step:
         for part in range(number):
             batch = self.world.share(self.source.at(step * number + part, self.data_seed))
             with self.world.gradient_sync(self.forward, last=part == number - 1):
-                loss = self.loss(batch)
-                share = loss
-                if number > 1:
-                    share = loss / number
-                share.backward()
-            losses.append(loss.detach())
+                losses.append(self.add_gradients(batch))
         return losses
+
+    def add_gradients(self, batch: Batch) -> Tensor:
+        """Add the gradients of one of the `accumulate` batches; return its loss."""
+        loss = self.loss(batch)
+        share = loss
+        if self.settings.accumulate > 1:
+            share = loss / self.settings.accumulate
+        share.backward()
+        return loss.detach()
 
     def apply(self) -> Tensor | None:
         """Clip the gradients and update the parameters; return the norm if `clip` is set."""

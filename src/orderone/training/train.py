@@ -1,9 +1,11 @@
 """`train`: train one model, in one process or in several that `torchrun` starts."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -15,6 +17,7 @@ from orderone.planning import Plan
 from orderone.planning.plan import fused_options
 from orderone.seeding import preserved, set_seed
 from orderone.training import interrupts, training_identity
+from orderone.training.deterministic import deterministic_kernels
 from orderone.training.inputs import (
     Data,
     Device,
@@ -57,6 +60,7 @@ def train(
     checkpoint_seconds: Number = 600.0,
     strategy: Name | None = None,
     device: Device = None,
+    deterministic: bool = False,
 ) -> Trained:
     """Train a planned model; call it again with the same `checkpoint` to continue.
 
@@ -82,6 +86,8 @@ def train(
         strategy: "ddp" or "fsdp" under torchrun; by default ddp there. Each process trains on its
             rows of a batch.
         device: By default a GPU if there is one.
+        deterministic: Whether to use only kernels that give the same bits every time. They may be
+            slower, and torch raises an error where it has none.
     """
     settings = Settings(
         steps=count(steps, "steps"),
@@ -97,7 +103,13 @@ def train(
     source = read_source(data)
     all_sinks = read_sinks(sinks)
     _check(model, optimizer, strategy)
-    with join_world(strategy, device) as world, preserved(), interrupts.deferred():
+    with ExitStack() as stack:
+        # before anything starts CUDA
+        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        stack.enter_context(deterministic_kernels(bool(deterministic), chosen))
+        world = stack.enter_context(join_world(strategy, device))
+        stack.enter_context(preserved())
+        stack.enter_context(interrupts.deferred())
         path = None
         if checkpoint is not None:
             path = Path(checkpoint)

@@ -117,30 +117,30 @@ class TheoryExpectations:
         row = self.rows[name][1]
         if row.role == Role.FIXED and row.constant is None:
             return UNKNOWN  # the model's code initializes it
-        return self._exponent(name, lambda row: row.init_std)
+        return self._exponent(name, _initial_size)
 
     def _gradient(self, name: str) -> float:
         if self.rows[name][1].role == Role.FIXED:
             return UNKNOWN
-        return self._exponent(name, lambda row: row.factors.gradient)
+        return self._exponent(name, lambda row: row.rms(lambda part: part.factors.gradient))
 
     def _update(self, name: str) -> float:
         """Return the exponent of one step of the tensor's optimizer (Eq. 12 of Stratos)."""
-        rate = self._exponent(name, lambda row: row.lr)
+        rate = self._exponent(name, lambda row: row.rms(lambda part: part.lr))
         update_law = ALGORITHMS[self.rows[name][1].optimizer].update_law
         if update_law.spectral:  # the size of entries depends on the rank of the gradient
             return UNKNOWN
         if update_law.gradient:
             rate += update_law.gradient * self._gradient(name)
         if update_law.weight:
-            rate += update_law.weight * self._exponent(name, lambda row: row.init_std)
+            rate += update_law.weight * self._exponent(name, _initial_size)
         return rate
 
     def _relative_update(self, name: str) -> float:
         row = self.rows[name][1]
         if row.role in (Role.VECTOR, Role.FIXED) and row.constant is None:
             return UNKNOWN  # initial biases are arbitrary: torch's shrink with the width
-        return self._update(name) - self._exponent(name, lambda row: row.init_std)
+        return self._update(name) - self._exponent(name, _initial_size)
 
     # --- modules ----------------------------------------------------------------------------------
 
@@ -280,6 +280,10 @@ class TheoryExpectations:
         if small_weight.shape == small_weight.base_shape:
             small = 1.0  # at base size nothing grows, and roles are unknown
         return self._power(small, large)
+
+
+def _initial_size(row: "Row") -> float:
+    return row.rms(lambda part: part.init_std)
 
 
 def _parents(module: str) -> Iterator[str]:
@@ -501,8 +505,24 @@ class AdjustedExpectations:
             head_growth = math.log(score.head_growth) / math.log(study.sizes[-1] / study.sizes[0])
             queries = _mean_exponent(outputs, score.queries)
             keys = _mean_exponent(outputs, score.keys)
+            if score.packed is not None:
+                queries = self._planned_queries(score.queries)
+                keys = 0.0
             predicted.append(head_growth * (natural + score.power) + (queries + keys))
         return max(0.0, *predicted)
+
+    def _planned_queries(self, names: tuple[str, ...]) -> float:
+        """Return the exponent of queries whose rows of a packed tensor have a factor."""
+        study = self.study
+        if study.has_user_optimizer:
+            return 0.0
+        stacks = {stack_of(name) for name in names}
+        for row in study.plans[study.sizes[-1]].rows:
+            for block in row.blocks:
+                if stack_of(row.name) in stacks and block.kind == "queries":
+                    factor = block.factors.std / row.factors.std
+                    return math.log(factor) / math.log(study.sizes[-1] / study.sizes[0])
+        return 0.0
 
     def rate_is_right(self, name: str) -> bool:
         """Return whether a tensor's learning rates scale over the sizes as those of the rule do."""

@@ -3,6 +3,7 @@
 facts       result types of a trace
 graph       tensors, operations and steps of a recorded pass, and the facts read off them
 operations  tables of aten operations by name
+packed      rows of packed projections that are queries, and rows that are keys
 recorder    `trace`: runs the model and records the steps
 """
 

@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orderone.core.roles import Role
-from orderone.observe.inventory import Place
-from orderone.planning.roles.evidence import Evidence
+from orderone.observe.inventory import Item, Layout, Place, lookup
+from orderone.planning.roles.evidence import Evidence, read_name
 from orderone.planning.roles.resolve import group_of, residual_width, structural_roles
 from orderone.planning.roles.vocabulary import GATES
 
@@ -42,6 +42,48 @@ def standalone_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
         if evidence.override is not None:
             roles[evidence.name] = evidence.override
     return roles
+
+
+def roles_at_all_sizes(
+    resolved: Mapping[str, Role], target: Sequence[Evidence], base: Sequence[Evidence]
+) -> dict[str, tuple[Role, ...]]:
+    """Return the roles of every tensor relative to its base and by structure at both sizes.
+
+    They agree except where the structure is ambiguous. Settings per role need a role that does not
+    depend on the size, but relative to a base of the same size every tensor is `fixed`. An override
+    is the role at all sizes.
+    """
+    by_structure = [_structure(target), _structure(base)]
+    roles: dict[str, tuple[Role, ...]] = {}
+    for evidence in target:
+        name = evidence.name
+        if evidence.override is not None:
+            roles[name] = (evidence.override,)
+            continue
+        candidates = [roles_of_size[name] for roles_of_size in by_structure]
+        if resolved[name] != Role.FIXED:
+            candidates.insert(0, resolved[name])
+        roles[name] = tuple(dict.fromkeys(candidates))
+    return roles
+
+
+def _structure(tensors: Sequence[Evidence]) -> dict[str, Role]:
+    named: list[Evidence] = []
+    for evidence in tensors:
+        named.append(replace(evidence, named=named_layouts(evidence.item)))
+    return structural_roles(with_parts(named))
+
+
+def named_layouts(item: Item) -> tuple[Layout, ...]:
+    """Return the layout of a table that is a parameter of the model itself.
+
+    It is recognised by its name; its last axis is the width.
+    """
+    long = [axis for axis, size in enumerate(item.shape) if size > 1]
+    is_pair = len(long) == 2 and long[-1] == len(item.shape) - 1
+    if is_pair and read_name(item.name).table:
+        return (lookup(*long),)
+    return ()
 
 
 # --- matrices side by side ------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import torch
 from orderone.seeding import seeded
 from orderone.sweeping.job import Job
 from orderone.sweeping.member import Member
-from orderone.sweeping.sequential import Report
+from orderone.sweeping.sequential import Report, capture_pays
 from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.unfinished import restore, save
 from orderone.sweeping.trial import Trial
@@ -31,7 +31,6 @@ from orderone.training.stacked.errors import NotCapturable
 from orderone.training.stacked.graph import CapturedStep
 from orderone.training.stacked.stack import Stack
 
-WORTH_CAPTURING = 50  # steps; a capture takes as long as a few steps
 GONE = 1 / 4  # share of a captured stack that leaves before the rest is captured again
 
 
@@ -68,11 +67,7 @@ class StackedTraining:
         self.members: int = len(trials)
         self.stack: Stack = make_stack(job, [job.member(trial) for trial in trials])
         self.captured: CapturedStep | None = None
-        self.capture: bool = self._capture_pays() if job.graphs is None else job.graphs
-
-    def _capture_pays(self) -> bool:
-        steps = self.settings.steps * self.settings.accumulate
-        return self.device.type == "cuda" and steps >= WORTH_CAPTURING
+        self.capture: bool = capture_pays(job)
 
     def run(self, report: Report | None) -> Iterator[Outcome]:
         """Yield the outcome of each member when it ends."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from orderone.core.errors import with_code
+from orderone.core.errors import hint_on_codes, with_code
 from orderone.core.exact import ONE, ZERO, power
 from orderone.core.inputs import Count, Name
 from orderone.core.roles import Role
@@ -80,7 +80,7 @@ class Verdict:
             lines.append(f"  {judged}")
         for note in self.notes:
             lines.append(f"  note   {note}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *hint_on_codes(self.notes)])
 
     __repr__ = __str__
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from orderone.core.errors import InputError
+from orderone.optimizers.row_rates import KEY, RowSettings, StackedRows, same_rows
 from orderone.optimizers.table import UPDATES, class_name
 from orderone.optimizers.update import Options, State, TensorUpdates, Update
 from orderone.training.stacked.batched_update import BatchedUpdate
@@ -46,6 +47,7 @@ class StackedOptimizer:
         self.laws: dict[str, Update] = {}
         self.settings: dict[str, dict[str, Tensor]] = {}  # tensor -> setting -> (K,)
         self.states: dict[str, State] = {}
+        self.rows: dict[str, StackedRows] = {}  # learning rates of rows
         for name, p in parameters.items():
             if name not in by_member[0]:
                 continue
@@ -55,6 +57,9 @@ class StackedOptimizer:
             self.laws[name] = law
             self.settings[name] = _settings(p, law, members)
             self.states[name] = law.state(p)
+            rows = _stacked_rows(name, p, members)
+            if rows is not None:
+                self.rows[name] = rows
         device = next(iter(self.parameters.values())).device
         # number of updates of each tensor
         self.t: Tensor = torch.zeros(len(self.parameters), dtype=torch.float64, device=device)
@@ -87,8 +92,27 @@ class StackedOptimizer:
         else:
             self.t[used] += 1
         times = dict(zip(self.parameters, self.t.unbind(), strict=True))
+        before: dict[str, list[Tensor]] = {}
+        if self.rows:
+            gradients = self._gradients_for_rows(gradients)
+            for name, rows in self.rows.items():
+                if name in gradients:
+                    before[name] = rows.before(self.parameters[name])
         for part in self.parts:
             part.step(gradients, times, self.factor)
+        for name, old in before.items():
+            p = self.parameters[name]
+            lr = self.settings[name]["lr"] * self.factor
+            self.rows[name].scale_step(p, old, lr, self.settings[name]["weight_decay"])
+
+    def _gradients_for_rows(self, gradients: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the gradients that the updates of tensors with learning rates of rows see."""
+        changed = dict(gradients)
+        for name, rows in self.rows.items():
+            if name in gradients:
+                decay = self.settings[name]["weight_decay"]
+                changed[name] = rows.gradient(self.parameters[name], gradients[name], decay)
+        return changed
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything that a step changes, by name, for a checkpoint."""
@@ -105,6 +129,7 @@ class StackedOptimizer:
         for name in self.parameters:
             self.states[name] = _rows(self.states[name], members)
             self.settings[name] = _rows(self.settings[name], members)
+        self.rows = {name: rows.keep(members) for name, rows in self.rows.items()}
         self._gather()
 
 
@@ -180,6 +205,26 @@ def _law(name: str, members: Sequence[MemberSettings]) -> Update:
                     "optimizer-not-stackable",
                 )
     return law({key: first.get(key) for key in law.shared})
+
+
+def _stacked_rows(name: str, p: Tensor, members: Sequence[MemberSettings]) -> StackedRows | None:
+    """Return the learning rates of rows of a tensor; None if no member has any."""
+    rows: list[RowSettings | None] = []
+    decoupled: list[bool] = []
+    for member in members:
+        settings = member.settings.get(KEY)
+        rows.append(settings)
+        default = bool(settings and settings["decoupled"])
+        decoupled.append(bool(member.settings.get("decoupled_weight_decay", default)))
+    known = [settings for settings in rows if settings]
+    if not known:
+        return None
+    if not all(same_rows(known[0], settings) for settings in known):
+        raise NotStackable(
+            f"{name}: expected learning rates for the same rows in all members",
+            "optimizer-not-stackable",
+        )
+    return StackedRows(p, rows, decoupled)
 
 
 def _settings(p: Tensor, law: Update, members: Sequence[MemberSettings]) -> dict[str, Tensor]:

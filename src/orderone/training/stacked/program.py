@@ -11,6 +11,7 @@ from orderone.observe.batches import Loss, loss_of
 from orderone.torch_compat import set_vmap_fallback_warning, tree_map, version_counter
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.constants import Constants
+from orderone.training.stacked.custom_functions import functions_one_by_one
 from orderone.training.stacked.decisions import Divided
 from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.groups import (
@@ -76,7 +77,12 @@ class Program:
                 # writes what the module holds afterwards back into `member_tensors`
                 return functional_call(self.model, member_tensors, args, named)
 
-            with FastPaths(members, self.constants), member_weights(self.model, member_tensors):
+            mode = FastPaths(members, self.constants)
+            with (
+                mode,
+                functions_one_by_one(mode),
+                member_weights(self.model, member_tensors),
+            ):
                 loss = loss_of(call, inputs, self.loss)
             replaced: dict[str, Tensor] = {}
             for name in self.buffers:

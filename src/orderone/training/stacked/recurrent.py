@@ -2,33 +2,20 @@
 
 torch.nn.RNNBase has a flat list of its parameters and computes with that list, so the weights of
 the members must be put there too. The recurrence itself is run by torch, one member after another;
-the operations before and after it are still run for all members at once.
+the operations before and after it are still run for all members at once (`one_by_one.py`).
 """
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from orderone.torch_compat import (
-    rnn_flat_weights,
-    set_rnn_flat_weights,
-    tree_flatten,
-    tree_map,
-    tree_unflatten,
-)
+from orderone.torch_compat import rnn_flat_weights, set_rnn_flat_weights
 from orderone.training.stacked.errors import NotStackable
-
-if TYPE_CHECKING:
-    from orderone.training.stacked.vmap_overrides import FastPaths
 
 _CELLS = (torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
 RECURRENCES = frozenset((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, *_CELLS))
-# torch warns about slices of a stack; the results are the same
-SCATTERED = "RNN module weights are not part of single contiguous"
 
 
 @contextmanager
@@ -63,28 +50,3 @@ def _name(core: nn.RNNBase, weight: Tensor, names: Mapping[Tensor, str]) -> str:
         " parametrization?); train one after another (stacked=False)",
         "parametrized-recurrence",
     )
-
-
-def one_by_one(
-    func: Callable[..., object], mode: "FastPaths", *args: object, **named: object
-) -> object:
-    """Run `func` for one member after another and return the stacked results.
-
-    Return None if another vmap maps one of the tensors.
-    """
-    leaves, spec = tree_flatten((args, named))
-    if not mode.known(*(x for x in leaves if isinstance(x, Tensor))):
-        return None
-    by_leaf: list[Sequence[object]] = []
-    for leaf in leaves:
-        if isinstance(leaf, Tensor):
-            by_leaf.append(mode.stacked(leaf).unbind())
-        else:
-            by_leaf.append((leaf,) * mode.members)
-    results: list[object] = []
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", SCATTERED)
-        for member_leaves in zip(*by_leaf, strict=True):
-            member_args, member_named = tree_unflatten(list(member_leaves), spec)
-            results.append(func(*member_args, **member_named))
-    return tree_map(lambda *x: torch.stack(x), *results)

@@ -8,7 +8,8 @@ module puts the member axis where kernels expect a batch:
     attention                (K, B, heads, T, C) -> (K B, heads, T, C): members are more batch
     embedding                one table of all members, indices offset by the size of a table
     cross entropy            (K N, classes), then the mean of each member
-    LSTM, GRU, RNN           one member after another (`recurrent.py`)
+    LSTM, GRU, RNN, x[mask]  one member after another (`one_by_one.py`)
+    grouped products         experts of all members are the groups of one product (`experts.py`)
 
 Decisions that depend on values are handled by `decisions.py`. Everything else is left to vmap. The
 batched forms run outside vmap: they act on the stacked tensors like ordinary torch code. So
@@ -48,8 +49,17 @@ from orderone.training.stacked.constants import (
     is_constant,
 )
 from orderone.training.stacked.decisions import NO_ANSWER, QUESTIONS, answer
+from orderone.training.stacked.experts import grouped_mm, histc
+from orderone.training.stacked.in_place import NewTensors
+from orderone.training.stacked.one_by_one import (
+    SHAPED_BY_VALUES,
+    indexed,
+    one_by_one,
+    places_where,
+    repeated,
+)
 from orderone.training.stacked.products import rows_by_weights
-from orderone.training.stacked.recurrent import RECURRENCES, one_by_one
+from orderone.training.stacked.recurrent import RECURRENCES
 
 # Modules of torch whose functions are written in Python and call its operations.
 WRITTEN_IN_PYTHON = (functional.__name__, "torch.functional", TENSOR_METHODS_MODULE)
@@ -66,6 +76,7 @@ class FastPaths(TorchFunctionMode):
         self.members = members
         self.constants = constants
         self.running: list[FunctionType] = []
+        self.new_tensors = NewTensors()
 
     def __enter__(self) -> "FastPaths":
         self.level: int = current_vmap_level()
@@ -84,7 +95,7 @@ class FastPaths(TorchFunctionMode):
             if decision is NO_ANSWER:
                 return func(*args, **kwargs)
             return decision
-        if func is Tensor.requires_grad_ and self._requires_grad_already(*args):
+        if func is Tensor.requires_grad_ and self._requires_grad_already(*args, **kwargs):
             return args[0]
         if self.constants is not None and is_constant(func, args):
             return self.constants.call(func, args, kwargs)
@@ -93,21 +104,24 @@ class FastPaths(TorchFunctionMode):
             with outside_vmap():
                 result = path(self, *args, **kwargs)
             if result is not None:
-                return tree_map(self.wrap, result)
+                return tree_map(self.wrap_tensor, result)
         if (
             isinstance(func, FunctionType)
             and func.__module__ in WRITTEN_IN_PYTHON
             and func not in self.running
         ):
             return self.run(func, args, kwargs)
-        return mixed_precision.call(self, func, args, kwargs)
+        self.new_tensors.give_members(self, func, args, kwargs)
+        result = mixed_precision.call(self, func, args, kwargs)
+        self.new_tensors.add(self, result)
+        return result
 
-    def _requires_grad_already(self, x: Tensor, wanted: bool = True) -> bool:
+    def _requires_grad_already(self, x: Tensor, requires_grad: bool = True) -> bool:
         """Return whether `requires_grad_` would change nothing, so that it can be skipped.
 
         Hugging Face models call it on embeddings before checkpointed blocks.
         """
-        return self.mapped(x) and self.stacked(x).requires_grad and wanted
+        return self.mapped(x) and self.stacked(x).requires_grad and requires_grad
 
     def run(self, func: FunctionType, args: Arguments, kwargs: NamedArguments) -> object:
         """Run a Python function of torch under this mode.
@@ -126,6 +140,10 @@ class FastPaths(TorchFunctionMode):
     def wrap(self, stacked: Tensor) -> Tensor:
         """Return (K, ...) as the tensor of one member inside vmap."""
         return add_batch_dim(stacked, 0, self.level)
+
+    def wrap_tensor(self, leaf: object) -> object:
+        """Wrap a leaf of a result if it is a tensor."""
+        return self.wrap(leaf) if isinstance(leaf, Tensor) else leaf
 
     def mapped(self, x: object) -> bool:
         """Return whether this vmap maps `x`."""
@@ -324,7 +342,14 @@ def mean_of_each(logits: Tensor, classes: Tensor, options: Mapping[str, Any]) ->
 
 
 PATHS: dict[TorchFunction, Callable[..., object]] = {
-    **{recurrence: partial(one_by_one, recurrence) for recurrence in RECURRENCES},
+    **{func: partial(one_by_one, func) for func in (*RECURRENCES, *SHAPED_BY_VALUES)},
+    Tensor.__getitem__: indexed,
+    torch.where: places_where,
+    torch.histc: histc,
+    Tensor.histc: histc,
+    functional.grouped_mm: grouped_mm,
+    torch.repeat_interleave: repeated,
+    Tensor.repeat_interleave: repeated,
     functional.linear: _linear,
     torch.addmm: _addmm,
     torch.matmul: _matmul,
