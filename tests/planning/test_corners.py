@@ -96,15 +96,16 @@ def test_layers_of_a_deeper_sequential_have_the_same_roles():
     assert "the model has no counterpart" in str(caught.value)
 
 
-def test_an_initial_size_that_depends_on_depth_is_that_of_the_base():
+@pytest.mark.parametrize(("rule", "factor"), [(None, 0.5), ("sqrt", 0.5), ("completep", 0.25)])
+def test_a_rule_for_depth_replaces_the_initial_size_that_depends_on_depth(rule, factor):
     """GPT-2 divides some initial sizes by the root of the number of layers."""
     entry = ZOO["gpt2"]
     model = entry.build(64, layers=8)
-    plan = o1.plan(model, base=entry.build(64, layers=2))
+    plan = o1.plan(model, base=entry.build(64, layers=2), depth=rule)
     plan.apply()
     row = plan["transformer.h.7.mlp.c_proj.weight"]
     assert rms(model.get_parameter(row.name)) == pytest.approx(row.init_std)
-    assert row.init_std == pytest.approx(0.01, rel=0.05)
+    assert row.init_std == pytest.approx(0.01 * factor, rel=0.05)
 
 
 def test_a_different_number_of_shared_layers_is_a_difference():
@@ -420,7 +421,7 @@ def test_scalar_empty_complex_and_integer_tensors_can_be_planned():
         ({"optimizer": "adafactor", "eps": 1e-3}, "invalid-argument", "eps"),
         ({"overrides": "hidden"}, "wrong-type", "overrides"),
         ({"base": "nowhere.json"}, "not-a-plan-file", "base"),
-        ({"base": None, "C": {"hidden": -2.0}}, "invalid-argument", "C[hidden]"),
+        ({"base": "absolute", "C": {"hidden": -2.0}}, "invalid-argument", "C[hidden]"),
     ],
 )
 def test_more_wrong_arguments_are_explained(options, code, argument):

@@ -24,7 +24,10 @@ HELP = Help(
     groups={
         "Model": ("hf_config", "base", "override", "probe"),
         "Rule": ("rule", "depth"),
-        "Optimizer": ("optimizer", "lr", "weight_decay", "decay", "no_decay", "init_scale"),
+        "Optimizer": (
+            *("optimizer", "lr", "weight_decay", "decay", "no_decay"),
+            *("decay_vectors", "init_scale"),
+        ),
         "Output": ("save", "json"),
     },
 )
@@ -41,6 +44,7 @@ def plan(
     depth: str | None = None,
     decay: str = "independent",
     no_decay: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
+    decay_vectors: bool = True,
     override: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     probe: bool = True,
     save: str | None = None,
@@ -68,6 +72,8 @@ def plan(
         decay: independent (lr * weight_decay stays constant) or proportional (weight_decay stays
             constant).
         no_decay: Pattern of tensors without weight decay, such as "*.bias". May be repeated.
+        decay_vectors: No weight decay on gains, biases and scalars, as in the Trainer of Hugging
+            Face.
         override: PATTERN=ROLE, to set the role of tensors yourself. May be repeated.
         probe: Do not run the forward pass of two small instances to verify the roles.
         save: Write the plan to this file.
@@ -89,6 +95,7 @@ def plan(
         depth=depth,
         decay=decay,
         no_decay=no_decay,
+        decay_vectors=decay_vectors,
         overrides=_pairs(override, "override"),
         probe=probe,
     )

@@ -46,6 +46,12 @@ PLAN = {
         " on something else. Grow the number of heads instead of their size, or change the scale"
         " in the model's code."
     ),
+    "baked-untied": (
+        "Baking writes multipliers into weights. The weight of this model is embedding and"
+        " readout, with different multipliers, and no norm before the readout can take the"
+        " difference. The baked model therefore has two weights: save it as a module of its own, or"
+        " load its state_dict in a class that does not tie them."
+    ),
     "base-was-trained": (
         "The initial sizes of the target are computed from those of the base, and this base has"
         " been trained. Build a new base with the same code."
@@ -72,6 +78,10 @@ PLAN = {
         " Make the optimizer from plan.param_groups(), and use schedules that multiply, or one"
         " floor per group; the message shows how."
     ),
+    "cannot-bake": (
+        "Baking writes multipliers into weights. The output of this module is multiplied by a"
+        " hook, and its parameters cannot do the same. Multiply in the model's code instead."
+    ),
     "class-not-saved": (
         "The plan was made for an optimizer class of yours, and a plan file contains no code."
         " Construct your optimizer from plan.param_groups()."
@@ -85,6 +95,11 @@ PLAN = {
         "The target has more layers than its base, and depth=None leaves residual branches"
         " unchanged. Pass depth='completep' or depth='sqrt' if learning rates should transfer"
         " across depth."
+    ),
+    "depth-without-effect": (
+        "A rule for depth compares the numbers of layers of base and model, which are equal here."
+        " Learning rates that were tuned on fewer layers are then not scaled. Pass a base with the"
+        " number of layers that you tuned."
     ),
     "gauge-without-hook": (
         "The options gauge='unit' and gauge='paper' put multipliers into hooks of modules, and"
@@ -100,6 +115,12 @@ PLAN = {
         "The model is on the meta device, where tensors have no values. Call"
         " model.to_empty(device=...) and then plan.apply(), which draws the initial values."
     ),
+    "multiplier-in-hook": (
+        "Multipliers that cannot be folded, and those of gauge='unit' and gauge='paper', are hooks"
+        " of modules. They are not part of a state_dict: loaded in a plain model, the same weights"
+        " give other outputs. Use plan.attach(model) to continue, and plan.bake(model) for a plain"
+        " model with the same outputs."
+    ),
     "needs-base": (
         "Rules such as mup scale settings that were tuned on a smaller model, the base; gauge and"
         " depth describe what changes between the base and the model. Pass the model that you tuned"
@@ -109,9 +130,9 @@ PLAN = {
         " size as base."
     ),
     "needs-example-batch": (
-        "Residual branches are found by tracing a forward pass, and the forward pass of this"
-        " model was not traced. Pass an example batch as inputs=: a tensor, a tuple, or a dict of"
-        " keyword arguments."
+        "Residual branches, and the norm before a tied readout, are found by tracing a forward"
+        " pass, and the forward pass of this model was not traced. Pass an example batch as"
+        " inputs=: a tensor, a tuple, or a dict of keyword arguments."
     ),
     "needs-loss": (
         "The model returns no loss and no usual loss fits its output. Pass loss=function(output,"
@@ -141,6 +162,17 @@ PLAN = {
         "The optimizer class couples weight decay to the gradient differently than the optimizer"
         " that the plan was made for, and this changes how weight decay scales. Make the plan for"
         " the optimizer that the message names."
+    ),
+    "own-depth-kept": (
+        "Some models initialise by their number of layers: GPT-2 divides the last matrix of every"
+        " residual branch by sqrt(2 L). Without a rule for depth, plan keeps this dependence and"
+        " replaces the dependence on width only; the note has the factors. With depth='sqrt' or"
+        " 'completep', the rule replaces both."
+    ),
+    "own-depth-unknown": (
+        "Base and model differ in width and in depth, and so do their own initial sizes. Two sizes"
+        " do not show which part comes from the depth, which depth=None keeps. Pass a base with the"
+        " depth of the model and the width that you tuned, or choose a rule for depth."
     ),
     "plan-not-applied": (
         "The optimizer of a plan was used, but plan.apply() was not called. The learning rates"

@@ -21,6 +21,7 @@ from orderone.core.errors import InputError
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, Place, inventory, unwrap
 from orderone.optimizers.table import Algorithm, record_for
+from orderone.planning.adjustments import hook_notes
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Initial, measure
 from orderone.planning.constant_overrides import OrderOne
@@ -80,16 +81,18 @@ def absolute_plan(
         row_list.append(
             _row(evidence, role, group, subject, request, order_one, constants, streams)
         )
-    rows = tuple(row_list)
+    rows = request.decayed(row_list)
     headline = (
         f"{request.name} for {request.algorithm.label}, absolute: powers of the dimensions of each"
         f" tensor; {in_groups(rows)}"
     )
+    multipliers = _tied_readouts(tensors, rows)
     return Plan(
         settings=request.settings(relative=False),
         rows=rows,
         headline=headline,
-        multipliers=_tied_readouts(tensors, rows),
+        notes=tuple(hook_notes(multipliers)),
+        multipliers=multipliers,
         looked=constants.note,
         model=unwrap(model),
         planned=sizes_now({name: item.tensor for name, item in items.items()}),

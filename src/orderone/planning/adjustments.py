@@ -68,6 +68,7 @@ class Draft:
     depth: float  # layers of its stack, target over base
     traced_as: str  # the corresponding tensor of the traced instance
     multiplier: float = 1.0
+    own_depth: float = 1.0  # factor of the initial size in the model's own code at this depth
     reasons: tuple[str, ...] = ()
     blocks: tuple[DraftBlock, ...] = ()
 
@@ -201,21 +202,18 @@ def forward_constants(drafts: Drafts, facts: ForwardFacts) -> Drafts:
 # --- residual branches ----------------------------------------------------------------------------
 
 
-def residual_branches(drafts: Drafts, facts: ForwardFacts, rule: str | None) -> Adjusted:
+def residual_branches(drafts: Drafts, facts: ForwardFacts, rule: str) -> Adjusted:
     """Scale down the residual branches of a deeper model.
 
     The factor is folded into the last tensor of a branch.
     """
     deeper = {name: draft for name, draft in drafts.items() if draft.depth != 1}
     if not deeper:
-        return Adjusted(drafts)
-    if rule is None:
-        times = max(draft.depth for draft in deeper.values())
         note = (
-            f"the model is {times:.3g} times as deep as its base, and nothing scales with depth"
-            " (depth=None)"
+            f"depth={rule!r} has no effect: base and model have the same number of layers; pass a"
+            " base with the number of layers that you tuned"
         )
-        return Adjusted(drafts, notes=(with_code(note, "depth-not-scaled"),))
+        return Adjusted(drafts, notes=(with_code(note, "depth-without-effect"),))
     facts.require_branches()
     result = dict(drafts)
     multipliers: list[Multiplier] = []
@@ -345,6 +343,13 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
             continue
         result[name] = result[name].because(reason)
         modules = _readout_modules(draft)
+        if modules and facts.needs_inputs and request.gauge == "folded":
+            message = (
+                f"inputs: {name} is embedding and readout; its multiplier {needed:.4g} belongs into"
+                " the norm before the readout, which only a forward pass shows. Pass an example"
+                " batch, plan(..., inputs=...); or ask for a hook with gauge='paper'"
+            )
+            raise InputError(message, "needs-example-batch", argument="inputs")
         for module in modules:
             why = "readout tied to the embedding"
             multipliers.append(Multiplier(module, needed, "input", why))
@@ -426,6 +431,19 @@ def _hooks(draft: Draft, multiplier: float, gauge_name: str) -> list[Multiplier]
         side = "output" if place.layout.kind == "lookup" else "input"
         hooks.append(Multiplier(place.module, multiplier, side, f"{gauge_name} gauge"))
     return hooks
+
+
+def hook_notes(multipliers: Iterable[Multiplier]) -> list[str]:
+    """Return a note if factors are in hooks, where a state_dict does not have them."""
+    modules = list(dict.fromkeys(multiplier.module for multiplier in multipliers))
+    if not modules:
+        return []
+    note = (
+        f"the multipliers of {', '.join(modules[:3])}{' ...' * (len(modules) > 3)} are in hooks,"
+        " and a state_dict does not have them; plan.bake(model) returns a plain model with the same"
+        " outputs"
+    )
+    return [with_code(note, "multiplier-in-hook")]
 
 
 def merged_multipliers(multipliers: Iterable[Multiplier]) -> tuple[Multiplier, ...]:

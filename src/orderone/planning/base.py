@@ -78,16 +78,20 @@ def _number(value: Tensor) -> float:
     return float(value)
 
 
-def pooled(values: Mapping[str, Initial]) -> dict[str, Initial]:
+def pooled(values: Mapping[str, Initial], entries: Mapping[str, int]) -> dict[str, Initial]:
     """Average the sizes of layers that are initialised alike: this is less noisy."""
     stacks: dict[str, list[Initial]] = {}
     for name, value in values.items():
         stacks.setdefault(stack_of(name), []).append(value)
-    return {name: _pool(value, stacks[stack_of(name)]) for name, value in values.items()}
+    result: dict[str, Initial] = {}
+    for name, value in values.items():
+        noise = 5 / math.sqrt(max(entries[name], 1))  # of the difference of two layers
+        result[name] = _pool(value, stacks[stack_of(name)], min(noise, 0.1))
+    return result
 
 
-def _pool(layer: Initial, stack: list[Initial]) -> Initial:
-    """Average the size of a layer with layers that agree within 10 percent.
+def _pool(layer: Initial, stack: list[Initial], noise: float) -> Initial:
+    """Average the size of a layer with layers that agree up to noise.
 
     An initialization may depend on the layer.
     """
@@ -95,7 +99,7 @@ def _pool(layer: Initial, stack: list[Initial]) -> Initial:
         return layer
     squares: list[float] = []
     for other in stack:
-        if other.constant is None and abs(other.rms - layer.rms) <= 0.1 * layer.rms:
+        if other.constant is None and abs(other.rms - layer.rms) <= noise * layer.rms:
             squares.append(other.rms * other.rms)
     if squares:
         return Initial(math.sqrt(sum(squares) / len(squares)))
@@ -123,6 +127,8 @@ class Base:
     shapes: Mapping[str, tuple[int, ...]]
     initial: Mapping[str, Initial]
     module: nn.Module | None = field(default=None, repr=False)
+    # factors of the model's own dependence on depth, if a saved plan of this very model has them
+    own_depths: Mapping[str, float] = field(default_factory=dict)
 
 
 def from_module(module: nn.Module, model: nn.Module | None = None) -> Base:
@@ -165,10 +171,14 @@ def from_plan(plan: "Plan", model: nn.Module) -> Base:
         else:
             value = math.copysign(row.base_std, row.constant)
         initial[row.base_name] = Initial(row.base_std, value)
+    own_depths: dict[str, float] = {}
+    if {row.name: row.shape for row in plan.rows} == shapes_of(model):
+        own_depths = {row.name: row.own_depth for row in plan.rows}
     sizes = plan.settings.base_sizes
-    if sizes is None or not is_configuration(getattr(unwrap(model), "config", None)):
-        return Base(shapes, initial)
-    return Base(shapes, initial, built(model, override(configuration(model), sizes), device="meta"))
+    module = None
+    if sizes is not None and is_configuration(getattr(unwrap(model), "config", None)):
+        module = built(model, override(configuration(model), sizes), device="meta")
+    return Base(shapes, initial, module, own_depths)
 
 
 def sizes_of(module: nn.Module | None) -> dict[str, object] | None:
@@ -304,11 +314,12 @@ def initial_sizes(base: nn.Module, target: nn.Module | None = None) -> dict[str,
         _must_be_fresh(sizes, target)
     if missing:
         constants = {} if target is None else _constants_of(target)
-        drawn = _reinitialised(unwrap(base), missing)
+        drawn = drawn_by_code(unwrap(base), missing)
         for name in missing:
             sizes[name] = _drawn_or_constant(name, drawn, constants)
     result: dict[str, Initial] = {}
-    for name, value in pooled(sizes).items():
+    entries = {name: item.tensor.numel() for name, item in items.items()}
+    for name, value in pooled(sizes, entries).items():
         result[name] = exact(value, _known(name, items, base), items[name].tensor.numel())
     return result
 
@@ -371,13 +382,13 @@ def _constants_of(target: nn.Module) -> dict[str, Initial]:
     Raise an InputError if other sizes differ from what the modules' own code draws.
     """
     items = _real_items(target)
-    drawn = _reinitialised(unwrap(target), items)
+    drawn = drawn_by_code(unwrap(target), items)
     constants: dict[str, Initial] = {}
     for name, item in items.items():
         measured = measure(item.tensor)
         if measured.constant is not None:
             constants[stack_of(name)] = measured
-        if name in drawn and not _agree(measured, drawn[name], item.tensor.numel()):
+        if name in drawn and not agree(measured, drawn[name], item.tensor.numel()):
             message = (
                 f"base: the initial size of {name} is unknown: the base is on the meta device, and"
                 " its constructor initialises otherwise than its modules' reset_parameters"
@@ -388,11 +399,12 @@ def _constants_of(target: nn.Module) -> dict[str, Initial]:
     return constants
 
 
-def _agree(measured: Initial, drawn: Initial, samples: int) -> bool:
+def agree(measured: Initial, drawn: Initial, samples: int) -> bool:
+    """Return whether a measured size is a drawn one up to the noise of few entries."""
     return abs(measured.rms - drawn.rms) <= (0.1 + 3 / math.sqrt(samples)) * drawn.rms
 
 
-def _reinitialised(model: nn.Module, wanted: Mapping[str, Item]) -> dict[str, Initial]:
+def drawn_by_code(model: nn.Module, wanted: Mapping[str, Item]) -> dict[str, Initial]:
     """Return the sizes of those tensors that the model's own code initialises."""
     by_name: dict[str, Initial] = {}
     by_stack: dict[tuple[str, tuple[int, ...]], Initial] = {}  # by stack and shape
@@ -413,6 +425,35 @@ def _reinitialised(model: nn.Module, wanted: Mapping[str, Item]) -> dict[str, In
             sizes[name] = by_name[name]
         elif stack in by_stack:
             sizes[name] = by_stack[stack]
+    return sizes
+
+
+def drawn_by_torch(model: nn.Module) -> dict[str, Initial]:
+    """Return the sizes that modules of torch draw for their own tensors.
+
+    Their code knows the shapes of one module only.
+    """
+    sizes: dict[str, Initial] = {}
+    kinds: dict[tuple[object, ...], dict[str, Initial]] = {}
+    with seeded(0):
+        for path, module in unwrap(model).named_modules():
+            shapes = tuple((name, tuple(p.shape)) for name, p in module.named_parameters())
+            is_owner = next(module.parameters(recurse=False), None) is not None
+            if not is_owner or not type(module).__module__.startswith("torch.nn."):
+                continue
+            kind = (type(module), shapes)
+            if kind not in kinds:
+                kinds[kind] = _drawn_by_module(module)
+            for name, size in kinds[kind].items():
+                sizes[clean(f"{path}.{name}".lstrip("."))] = size
+    return sizes
+
+
+def _drawn_by_module(module: nn.Module) -> dict[str, Initial]:
+    sizes: dict[str, Initial] = {}
+    for name, parameter in _initialised(module, None).named_parameters():
+        if not _unwritten(parameter):
+            sizes[name] = measure(parameter)
     return sizes
 
 

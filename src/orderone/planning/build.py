@@ -51,6 +51,7 @@ def plan(
     gauge: Name = "folded",
     decay: Name = "independent",
     no_decay: Patterns | None = (),
+    decay_vectors: bool = True,
     init_scale: SettingInput | None = None,
     overrides: Overrides | None = None,
     inputs: ExampleBatch | None = None,
@@ -79,12 +80,15 @@ def plan(
             "*.q_proj.weight": 1e-3} or, for muon, {"muon": ..., "adamw": ...}. The key that counts
             for a tensor: its name > a pattern of names (the most specific) > its role (embedding,
             hidden, readout, vector) > its optimizer > "default".
-        depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L); None: nothing scales
-            with depth.
+        depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L). None: no rule;
+            initial sizes that the model's own code sets by its depth stay, as in GPT-2.
         gauge: "folded" leaves the forward pass unchanged; "unit" and "paper" add multipliers as
             hooks.
         decay: "independent" preserves lr * weight_decay, "proportional" preserves weight_decay.
         no_decay: Patterns of tensors without weight decay, such as ("*.bias", "*norm*").
+        decay_vectors: Whether gains, biases and scalars decay. They do by default, as in
+            torch.optim, so that at base size nothing changes; False is what nanoGPT and the Trainer
+            of Hugging Face do.
         init_scale: Factor of the base's initial sizes: a number for all matrices and lookup tables,
             or a mapping with the keys of lr. Gains and biases change only if a key names them.
         overrides: {"pattern": role} for tensors whose role is ambiguous or wrong.
@@ -107,6 +111,7 @@ def plan(
         gauge=gauge,
         decay=decay,
         no_decay=no_decay,
+        decay_vectors=decay_vectors,
         init_scale=init_scale,
         overrides=overrides,
         inputs=inputs,

@@ -20,6 +20,7 @@ from orderone.observe.trace.packed import Entries, PackedScores, packed_scores
 from orderone.planning import huggingface
 from orderone.planning.base import Base, Configuration, built, is_configuration
 from orderone.planning.counterparts import counterparts, stack_of
+from orderone.planning.example_batch import token_batch
 from orderone.planning.options import ExampleBatch
 from orderone.torch_compat import tree_map
 
@@ -46,6 +47,10 @@ class Pair:
 
 class NoInstances(Exception):  # noqa: N818
     """No two instances can be traced; the message says why."""
+
+
+class NoExampleBatch(NoInstances):
+    """No example batch was passed, and none can be derived."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class ForwardFacts:
     outputs: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
     pair: Pair | None = None
+    needs_inputs: bool = False  # not traced, and an example batch of the user would change that
 
     def traced_as(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         """Return, for every tensor of a model, the corresponding tensor of the traced instance."""
@@ -146,7 +152,8 @@ def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Forwar
         pair = _pair(model, base, inputs)
     except NoInstances as reason:
         note = with_code(f"probe: not run: {reason}", "probe-not-run")
-        return _without_trace(note, model, base)
+        facts = _without_trace(note, model, base)
+        return replace(facts, needs_inputs=isinstance(reason, NoExampleBatch))
     try:
         small, large = pair.traces()
     except Exception as error:  # the user's forward code may raise anything
@@ -508,11 +515,22 @@ def _pair(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Pair:
     theirs = getattr(base.module, "config", None)
     if is_configuration(ours) and is_configuration(theirs):
         return _small_instances(inner, ours, theirs, inputs)
+    derived = None
     if inputs is None:
-        raise NoInstances(
+        derived = token_batch(inner, base.module)
+        if derived is not None and not derived.is_meta:
+            derived = (
+                None if _failure(inner, derived) or _failure(base.module, derived) else derived
+            )
+    batch = derived if inputs is None else inputs
+    if batch is None:
+        raise NoExampleBatch(
             "no example batch; pass plan(..., inputs=...) to find multipliers in the forward code"
         )
-    return _base_and_target(inner, base.module, inputs)
+    pair = _base_and_target(inner, base.module, batch)
+    if derived is not None:
+        return replace(pair, note="probe: base and target on random token indices")
+    return pair
 
 
 def _base_and_target(model: nn.Module, base: nn.Module, inputs: ExampleBatch) -> Pair:

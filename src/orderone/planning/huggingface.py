@@ -43,6 +43,20 @@ def proportional_to(model: nn.Module, ours: Configuration, theirs: Configuration
     return _narrowed(model, few_layers(model, ours), _width_keys(ours.to_dict(), theirs.to_dict()))
 
 
+def with_widths_of(ours: Configuration, theirs: Configuration) -> Configuration:
+    """Return our configuration with the widths of theirs: the depth is ours."""
+    result = copy.deepcopy(ours)
+    for key in _width_keys(ours.to_dict(), theirs.to_dict()):
+        *path, last = key.split(".")
+        part = result
+        other = theirs
+        for name in path:
+            part = getattr(part, name)
+            other = getattr(other, name)
+        setattr(part, last, getattr(other, last))
+    return result
+
+
 def few_layers(model: nn.Module, config: Configuration) -> Configuration:
     """Return the configuration with as few layers as contain every kind of tensor of the model.
 

@@ -16,6 +16,8 @@ from orderone.core.inputs import Exact, Name, UserInput
 from orderone.observe.inventory import read_patterns
 from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm
 from orderone.planning.plan import Settings
+from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm, class_name
+from orderone.planning.plan import Row, Settings
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.settings import (
     DEFAULT,
@@ -59,11 +61,12 @@ class PlanOptions:
     optimizer: OptimizerKind = "adamw"  # a name, or a class that is known or registered
     lr: SettingInput | None = None  # as tuned on the base; None: the default of torch.optim
     weight_decay: SettingInput | None = None  # likewise
-    depth: Name | None = None  # "sqrt", "completep", or None: nothing scales with depth
+    depth: Name | None = None  # "sqrt", "completep", or None: as the model's code
     eps: EpsOption | None = None  # like lr
     gauge: Name = "folded"  # "folded", "unit" or "paper"
     decay: Name = "independent"  # "independent" or "proportional"
     no_decay: Patterns | None = ()  # patterns of tensors without weight decay
+    decay_vectors: bool = True  # whether tensors of fewer than two dimensions decay, as in torch
     init_scale: SettingInput | None = None  # factor of the base's initial sizes
     overrides: Overrides | None = None  # {"pattern": role}
     inputs: ExampleBatch | None = None  # example batch for the forward pass
@@ -98,6 +101,7 @@ class PlanOptions:
             no_decay=read_patterns(self.no_decay, model, "no_decay"),
             overrides=_read_overrides(self.overrides),
             score_power=self.score_power,
+            decay_vectors=self.decay_vectors,
         )
 
 
@@ -129,6 +133,7 @@ class Request:
     no_decay: tuple[str, ...]
     overrides: Mapping[str, str]
     score_power: Exact | None
+    decay_vectors: bool = True
 
     def parameterization(self, law: str | UpdateLaw) -> Parameterization:
         """Return the rule with learning rates for this update law: derived, or the user's."""
@@ -293,6 +298,18 @@ class Request:
         )
         return optimizer.scaled_eps(base, scale)
 
+    def decayed(self, rows: Sequence[Row]) -> tuple[Row, ...]:
+        """Return the rows, without weight decay on vectors if the user wants none there."""
+        if self.decay_vectors:
+            return tuple(rows)
+        result: list[Row] = []
+        for row in rows:
+            if len(row.shape) < 2:
+                blocks = tuple(replace(block, weight_decay=0.0) for block in row.blocks)
+                row = replace(row, weight_decay=0.0, blocks=blocks)
+            result.append(row)
+        return tuple(result)
+
     def settings(self, relative: bool) -> Settings:
         """Return the plain values of the request that are part of a plan."""
         optimizer = self.algorithm
@@ -315,6 +332,7 @@ class Request:
             gauge=self.gauge,
             depth=self.depth,
             decay=self.decay,
+            decay_vectors=self.decay_vectors,
             relative=relative,
             user_class=optimizer.user_text,
         )

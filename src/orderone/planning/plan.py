@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from orderone.planning.base import Initial
     from orderone.planning.init_check import Observation
+    from orderone.planning.options import ExampleBatch
 
 # optimizer, lr, weight decay, eps, settings of rows
 GroupKey: TypeAlias = tuple[str, float, float, Eps, str]
@@ -91,6 +92,8 @@ class Row:
     trained: bool = True
     init_scale: float = 1.0  # the user's factor of the initial size; part of `init_std`
     factors: Factors = field(default_factory=Factors)
+    # factor of the initial size that the model's own code sets at this depth (depth=None)
+    own_depth: float = 1.0
     blocks: tuple[Block, ...] = ()  # rows with settings of their own
 
     def rms(self, value: "Callable[[Row | Block], float]") -> float:
@@ -154,6 +157,12 @@ class Row:
             sides.append(f"out x{self.growth.fan_out:.4g}")
         return ", ".join(sides)
 
+    @property
+    def initial_growth(self) -> float:
+        """Factor by which the initial values, times their multiplier, differ from the base's."""
+        std = self.rms(lambda part: part.factors.std)
+        return self.factors.multiplier * std * self.own_depth
+
     def output_growth(self, bias: "Row | None") -> float | None:
         """Return the factor by which the initial output of a module with this weight grows.
 
@@ -161,7 +170,7 @@ class Row:
         """
         if self.role == "fixed" or self.base_shape is None:
             return None
-        size = self.factors.multiplier * self.rms(lambda part: part.factors.std)
+        size = self.initial_growth
         if self.role == "vector":
             return size
         if self.role == "readout" and self.factors.gauge != 1:
@@ -205,6 +214,7 @@ class Settings:
     gauge: str = "folded"
     depth: str | None = None
     decay: str = "independent"
+    decay_vectors: bool = True
     relative: bool = True
     # whole numbers of the base's Hugging Face configuration
     base_sizes: Mapping[str, object] | None = None
@@ -327,6 +337,20 @@ class Plan:
         """Remove the hooks. Without its multipliers, the model computes something else."""
         apply.remove(self, self.bound())
 
+    def bake(
+        self, model: nn.Module | None = None, *, inputs: "ExampleBatch | None" = None
+    ) -> nn.Module:
+        """Return a plain copy of the model: no hooks, the same outputs.
+
+        Multipliers become part of the weights, so that the state_dict loads in the plain class.
+        `model` is the model that was trained with this plan, by default the plan's own. `inputs` is
+        an example batch; it is needed only to find the norm before a tied readout of a model that
+        accepts no plain batch of token indices.
+        """
+        from orderone.planning.bake import bake
+
+        return bake(self, self.bound() if model is None else model, inputs)
+
     def param_groups(self, model: nn.Module | None = None) -> list[dict[str, Any]]:
         """Return groups for any torch optimizer: `torch.optim.AdamW(plan.param_groups())`.
 
@@ -352,8 +376,8 @@ class Plan:
             made = self._with_rest(model, options)
         else:
             made = self._one(model, options)
+        _must_decay_as_planned(made, self)
         if self.user_class is not None and model is None:
-            _must_decay_as_planned(made, self)
             schedule.check(self, made, None, None)  # its constructor may have made other groups
         if not self.applied:
             apply.remind(self, self.bound() if model is None else unwrap(model), made)
@@ -514,7 +538,7 @@ def fused_options(plan: Plan) -> dict[str, Any]:
 
 
 def _must_decay_as_planned(made: Optimizer, plan: Plan) -> None:
-    """Raise an InputError if a subclass of Adam decouples weight decay, or one of AdamW does not.
+    """Raise an InputError if Adam or a subclass decouples weight decay, or if AdamW does not.
 
     Such an optimizer follows another update law than the plan.
     """
@@ -524,8 +548,9 @@ def _must_decay_as_planned(made: Optimizer, plan: Plan) -> None:
     for group in made.param_groups:
         if other is not None and group.get("decoupled_weight_decay", planned) != planned:
             message = (
-                f"optimizer: {class_name(type(made))} applies weight decay as {other} does, and the"
-                f" plan is for {plan.settings.optimizer}; make the plan for {other} and construct"
-                " the class from plan.param_groups()"
+                f"optimizer: {class_name(type(made))} applies weight decay as {other} does, and"
+                f" the plan is for {plan.settings.optimizer}; make the plan for it:"
+                f" plan(..., optimizer={other!r}); construct a class of yours from"
+                " plan.param_groups()"
             )
             raise InputError(message, "other-weight-decay", argument="optimizer")

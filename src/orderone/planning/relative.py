@@ -11,7 +11,9 @@ The path of a learning rate:
                                  growth and update law
     `_factors`                   divides by the factor that torch.optim.Muon applies to lr
     adjustments.py               in this order: weight norm, constants in the forward code, residual
-                                 branches, attention scores, tied readouts, gauge
+                                 branches, attention scores, tied readouts, gauge. Without a rule
+                                 for depth, own_depth.py keeps the initial sizes that the model's
+                                 own code sets at its depth
     settings.py                  `Setting.of`: the user's learning rate of this tensor, for the base
     `_row`                       the product of the user's learning rate and the factor
 """
@@ -26,7 +28,7 @@ from orderone.core.errors import InputError, with_code
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
 from orderone.optimizers.table import Algorithm, record_for
-from orderone.planning import adjustments
+from orderone.planning import adjustments, own_depth
 from orderone.planning.adjustments import Draft, DraftBlock
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Base, Initial, is_configuration, measure, sizes_of
@@ -66,31 +68,46 @@ class _Comparison:
         drafts = self._drafts()
         drafts = adjustments.weight_norm(drafts, self.model)
         drafts = adjustments.forward_constants(drafts, facts)
-        in_depth = adjustments.residual_branches(drafts, facts, request.depth)
+        in_depth = self._in_depth(drafts)
         scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
         tied = adjustments.tied_readouts(scores.drafts, facts, request)
         gauge = adjustments.gauge(tied.drafts, request)
-        multipliers = (*in_depth.multipliers, *tied.multipliers, *gauge.multipliers)
+        multipliers = adjustments.merged_multipliers(
+            (*in_depth.multipliers, *tied.multipliers, *gauge.multipliers)
+        )
         undone = (*scores.notes, *tied.notes)
         notes = (*in_depth.notes, *undone, *self._bottlenecks(gauge.drafts.values()))
         subjects = self._subjects(gauge.drafts)
         request.check_settings(list(subjects.values()))
-        rows = self._rows(gauge.drafts, subjects)
+        rows = request.decayed(self._rows(gauge.drafts, subjects))
         self._check_init_scale(rows, subjects)
         settings = replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module))
         return Plan(
             settings=settings,
             rows=rows,
             headline=self._headline(rows),
-            notes=(*notes, *facts.findings, *self._numbers()),
+            notes=(
+                *notes,
+                *facts.findings,
+                *self._numbers(),
+                *adjustments.hook_notes(multipliers),
+            ),
             undone=undone,
-            multipliers=adjustments.merged_multipliers(multipliers),
+            multipliers=multipliers,
             looked=facts.note,
             model=self.model,
             planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
             user_class=request.algorithm.user_class,
             user_options=request.algorithm.options,
         )
+
+    def _in_depth(self, drafts: adjustments.Drafts) -> adjustments.Adjusted:
+        """Scale with depth by the rule; without one, keep the model's own dependence on depth."""
+        if self.request.depth is not None:
+            return adjustments.residual_branches(drafts, self.facts, self.request.depth)
+        if all(draft.depth == 1 for draft in drafts.values()):
+            return adjustments.Adjusted(drafts)
+        return own_depth.keep(drafts, self.model, self.base)
 
     # --- evidence ---------------------------------------------------------------------------------
 
@@ -261,7 +278,7 @@ class _Comparison:
         init_scale = request.init_scale_of(subject, len(item.shape))
         constant = None
         if initial.constant is not None:
-            constant = initial.constant * factors.std * init_scale
+            constant = initial.constant * factors.std * init_scale * draft.own_depth
         return Row(
             name=item.name,
             role=draft.role,
@@ -271,7 +288,7 @@ class _Comparison:
             growth=draft.resolved.growth,
             depth=draft.depth,
             multiplier=draft.multiplier,
-            init_std=initial.rms * factors.std * init_scale,
+            init_std=initial.rms * factors.std * init_scale * draft.own_depth,
             lr=request.lr_of(algorithm, subject) * factors.lr,
             weight_decay=request.scaled_weight_decay(algorithm, subject, factors),
             eps=request.scaled_eps(algorithm, draft.evidence, factors),
@@ -284,6 +301,7 @@ class _Comparison:
             trained=draft.trained,
             init_scale=init_scale,
             factors=factors,
+            own_depth=draft.own_depth,
             blocks=tuple(self._block(block, draft, subject, initial) for block in draft.blocks),
         )
 
@@ -291,17 +309,17 @@ class _Comparison:
         """Return the settings of rows that have factors of their own."""
         request = self.request
         algorithm = draft.algorithm
+        own = request.init_scale_of(subject, len(draft.evidence.item.shape)) * draft.own_depth
         factors = block.factors(draft.factors, draft.update_law)
-        init_scale = request.init_scale_of(subject, len(draft.evidence.item.shape))
         constant = None
         if initial.constant is not None:
-            constant = initial.constant * factors.std * init_scale
+            constant = initial.constant * factors.std * own
         return Block(
             kind=block.kind,
             axis=block.entries.axis,
             size=block.entries.size,
             ranges=block.entries.ranges,
-            init_std=initial.rms * factors.std * init_scale,
+            init_std=initial.rms * factors.std * own,
             constant=constant,
             lr=request.lr_of(algorithm, subject) * factors.lr,
             weight_decay=request.scaled_weight_decay(algorithm, subject, factors),

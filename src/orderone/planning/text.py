@@ -48,6 +48,8 @@ def render(plan: "Plan", wide: bool = False) -> str:
         remarks.append(f"multiplier {multiplier.value:.6g} on {place}: {multiplier.reason}")
     for note in plan.notes:
         remarks.append(f"note: {note}")
+    if not plan.settings.decay_vectors:
+        remarks.append("no weight decay on gains, biases and scalars (decay_vectors=False)")
     remarks += [LEGEND, plan.looked]
     remarks += hint_on_codes(remarks)
     if wide:

@@ -219,6 +219,10 @@ class Job:
                 base = self._base_for(trial)
             self._made[kind] = family(model, base, **{"inputs": self.data.inputs(), **options})
         models: Family = self._made[kind]
+        if trial.get("depth") != self.base_sizes.get("depth"):
+            # initial sizes of a deeper model are measured: from the same seed for all trials
+            with seeded(BASE_SEED):
+                model = self.built(trial.settings)
         return replace(models, request=models.request.tuned(**tuned)).plan(model)
 
     def _base_for(self, trial: Trial) -> nn.Module:

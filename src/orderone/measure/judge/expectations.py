@@ -201,7 +201,7 @@ class TheoryExpectations:
         implied = UNKNOWN
         role = ""
         if weight:
-            implied = self._exponent(weight, lambda row: row.factors.multiplier * row.factors.std)
+            implied = self._exponent(weight, lambda row: row.initial_growth)
             role = self.rows[weight][1].group
         known = not math.isnan(implied)
         bound = 0.0
