@@ -22,6 +22,7 @@ RESULTS = (
     "evaluation",
     "diverged",
     "steps",
+    "updates",
     "seconds",
     "status",
     "error",
@@ -197,8 +198,15 @@ def _axis(frame: Rows, over: str | None) -> str:
 
 def _check_constant(frame: Rows, axis: str) -> None:
     """Raise an InputError if a setting varies that must be the same in all trainings."""
+    results = {"steps"}
+    if "updates" in frame:  # then `steps` is a setting
+        results = set()
     for name in KNOWN:
-        if name not in (*FREE, axis) and name in frame and frame[name].nunique(dropna=False) > 1:
+        if (
+            name not in (*FREE, axis, *results)
+            and name in frame
+            and frame[name].nunique(dropna=False) > 1
+        ):
             best = frame.loc[frame["loss"].astype(float).idxmin(), name]
             raise InputError(
                 f"frame: expected one {name} for all trainings, got {_values(frame[name])}; choose"

@@ -40,12 +40,16 @@ class Member:
 
 
 def optimizer_options(
-    name: str, settings: Mapping[str, Scalar], user_class: type[Optimizer] | None = None
+    name: str,
+    settings: Mapping[str, Scalar],
+    user_class: type[Optimizer] | None = None,
+    built: Mapping[str, Any] | None = None,
 ) -> dict[str, object]:
     """Return beta1, beta2 and momentum of a trial as keywords of torch.optim.
 
-    Raise an InputError for a setting that the optimizer does not have. Betas that the trial does
-    not set have the default of the user's class, if there is one, or of the optimizer.
+    Raise an InputError for a setting that the optimizer does not have. `built` are the options of
+    the optimizer that `build` returns. Betas that neither sets have the default of the user's
+    class, if there is one, or of the optimizer.
     """
     for setting, keyword in SETTINGS.items():
         known = [record.name for record in ALGORITHMS.values() if record.has_setting(keyword)]
@@ -56,11 +60,11 @@ def optimizer_options(
                 "unknown-space-key",
                 argument=setting,
             )
-    options: dict[str, object] = {}
+    options: dict[str, object] = dict(built or {})
     if settings.get("momentum") is not None:
         options["momentum"] = settings["momentum"]
     if settings.get("beta1") is not None or settings.get("beta2") is not None:
         defaults = default_of(user_class or CLASSES[name], "betas")
-        beta1, beta2 = defaults or default_of(CLASSES[name], "betas")
+        beta1, beta2 = (built or {}).get("betas", defaults or default_of(CLASSES[name], "betas"))
         options["betas"] = (settings.get("beta1", beta1), settings.get("beta2", beta2))
     return options

@@ -19,7 +19,7 @@ from orderone.planning import Plan
 from orderone.sweeping.curves import Curves, read_curves
 from orderone.sweeping.drift import MOVES, TRANSFERS, UNKNOWN, Drift, judge, predicted_drift
 from orderone.sweeping.inputs import Build, Frame
-from orderone.sweeping.job import call_build
+from orderone.sweeping.job import call_build, read_built
 from orderone.sweeping.optimum import INSIDE, REACH, Curve, Optimum, optimum
 from orderone.sweeping.target import Target, target
 
@@ -289,8 +289,8 @@ class Transfer:
             )
         settings = self.target(rule=rule, **size)
         with torch.device("meta"):
-            large = call_build(build, {**self.held, self.axis: settings.size}, {})
-            base = call_build(build, {**self.held, self.axis: self.base}, {})
+            large = read_built(call_build(build, {**self.held, self.axis: settings.size}, {})).model
+            base = read_built(call_build(build, {**self.held, self.axis: self.base}, {})).model
         made = settings.plan(large, base, optimizer)
         made.save(path)
         return made
