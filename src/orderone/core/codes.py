@@ -539,14 +539,14 @@ TRAIN: dict[str, str] = {
         " sampler out."
     ),
     "batch-size-fixed": (
-        "batch_size was passed or is in the space, and the data cannot change its size: a single"
-        " batch, a list or iterator of batches, a DataLoader with a batch_sampler of its own, or a"
-        " function without a parameter batch_size. Pass the data set, a DataLoader, or a function"
-        " of (step, seed, batch_size)."
+        "The setting batch_size was passed or is in the space, and the data cannot change its"
+        " size: a single batch, a list or iterator of batches, a DataLoader with a batch_sampler"
+        " of its own, or a function without a parameter batch_size. Pass the data set, a"
+        " DataLoader, or a function of (step, seed, batch_size)."
     ),
     "collate-without-samples": (
-        "collate_fn makes a batch of a list of samples, and the data has batches already. Pass a"
-        " data set with batch_size, or pass collate_fn to your DataLoader."
+        "The function collate_fn makes a batch of a list of samples, and the data has batches"
+        " already. Pass a data set with batch_size, or pass collate_fn to your DataLoader."
     ),
     "held-out-too-large": (
         "Held-out batches are read once and stay in memory, up to 1 GiB. Pass fewer of them: a few"
@@ -556,8 +556,8 @@ TRAIN: dict[str, str] = {
         "A setting is in the space and an argument of the sweep as well. Remove one of them."
     ),
     "optimizer-given-twice": (
-        "build returns an optimizer, and another one was passed or returned by another call."
-        " Return the model alone and pass optimizer=..., or leave optimizer out."
+        "The function build returns an optimizer, and another one was passed or returned by"
+        " another call. Return the model alone and pass optimizer=..., or leave optimizer out."
     ),
     "groups-differ": (
         "The optimizer that build returns has groups with different settings, but the rule makes"
@@ -565,9 +565,9 @@ TRAIN: dict[str, str] = {
         " weight decay may be on in some groups and 0 in others."
     ),
     "optimizer-depends-on-size": (
-        "build returns an optimizer whose settings change with the size of the model. The rule"
-        " scales them from the base, so that they would be scaled twice. Return the settings of"
-        " the base at every size."
+        "The function build returns an optimizer whose settings change with the size of the"
+        " model. The rule scales them from the base, so that they would be scaled twice. Return"
+        " the settings of the base at every size."
     ),
     "batch-expected": (
         "The data function returned something that is not a batch. A batch is a tensor, a dict of"
@@ -794,6 +794,20 @@ COMMAND_LINE: dict[str, str] = {
         "An option names Python code as package.module:name, and the import failed. The current"
         " folder is searched as by `python -m`. Run `python -c 'import package.module'` in the same"
         " folder to see the whole traceback."
+    ),
+    "wrong-name-of-code": (
+        "An option names Python code as package.module:name: the module as in an import, a colon,"
+        " and the name of a function in it, without parentheses. The file models/gpt.py is the"
+        " module models.gpt. For a file elsewhere, run the command in its folder."
+    ),
+    "not-a-builder": (
+        "--builder names a function that returns a model of the size that it is called with: def"
+        " build(width): return Net(...). The class of a model works if it can be called with the"
+        " width alone. A model itself does not, because it has one size."
+    ),
+    "option-expected": (
+        "A word of the command is not the value of an option. A model of yours is named with"
+        " --builder package.module:function, and its data with --data package.module:name."
     ),
     "cannot-write-file": (
         "A file or folder of the output cannot be written. Verbs check this before they start to"
