@@ -16,6 +16,7 @@ from orderone.torch_compat import tree_leaves
 
 MOST_READERS = 256  # seeds whose place in the data is remembered
 MOST_BYTES = 1 << 30  # of batches that are held in memory
+LOOKED_AT = 4  # batches that are held whatever their size: they identify the data
 REMEDY = (
     "pass a DataLoader, a list of batches, or a function without arguments that returns a new"
     " iterator"
@@ -180,7 +181,7 @@ class OnePass:
         self._last = batch
         self._read += 1
         self._bytes += size_of(batch)
-        if self._bytes <= MOST_BYTES:
+        if self._bytes <= MOST_BYTES or self._read <= LOOKED_AT:
             self._start.append(batch)
         else:
             self._start.clear()

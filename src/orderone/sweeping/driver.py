@@ -22,6 +22,8 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome
 
+# errors that concern the sweep, not the settings of one trial
+OF_ALL_TRIALS = ("groups-differ", "optimizer-depends-on-size", "optimizer-given-twice")
 MOST_FAILURES = 3  # failed trials that get a note each
 
 
@@ -188,6 +190,8 @@ def check_members(job: Job, trials: list[Trial]) -> None:
         try:
             shapes = _shapes(job, group)
         except Exception as error:  # the user's code may raise anything
+            if getattr(error, "code", None) in OF_ALL_TRIALS:
+                raise
             errors.append(error)
             continue
         for trial, shapes_of_trial in zip((group[0], group[-1]), shapes, strict=True):

@@ -184,6 +184,7 @@ def sweep(
             amounts.batch_size,
             collate_fn,
             held_out=held_out,
+            held_out_size=batch_size,
             hold=max(amounts.steps) * count(accumulate, "accumulate"),
         ),
         steps=max(amounts.steps),

@@ -21,14 +21,21 @@ from orderone.loading.forms import (
     repeat_notes,
 )
 from orderone.loading.map_loader import MapLoader, is_map_dataset
-from orderone.loading.passes import MOST_BYTES, Calls, ListOfBatches, OnePass, Passes, size_of
+from orderone.loading.passes import (
+    LOOKED_AT,
+    MOST_BYTES,
+    Calls,
+    ListOfBatches,
+    OnePass,
+    Passes,
+    size_of,
+)
 from orderone.observe.batches import Loss, ModelInputs, as_batch, call_inputs
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.fingerprint import identity, identity_of_part
 
 Batch: TypeAlias = object  # tensors in any nesting: inputs, keyword arguments, inputs and targets
 HELD_OUT_SIZE = 64  # samples in a batch of a held-out data set, if there is no batch size
-READ = 4  # batches that identify data without a name
 
 
 @dataclass(frozen=True)
@@ -119,12 +126,13 @@ def read_source(
     collate_fn: object = None,
     *,
     held_out: object = None,
+    held_out_size: object = None,
     hold: int | None = None,
 ) -> Source:
     """Return the source of data in any form that `orderone.loading.forms` lists.
 
     With `hold`, so many batches of an iterator are read now and held, because several trainings
-    read them.
+    read them. `held_out_size` is the batch size of a held-out data set.
     """
     if isinstance(data, Source):
         source = data
@@ -135,7 +143,7 @@ def read_source(
         source = _source(batches)
     if held_out is None:
         return source
-    return replace(source, held_out=HeldOut(read_held_out(held_out, batch_size, collate_fn)))
+    return replace(source, held_out=HeldOut(read_held_out(held_out, held_out_size, collate_fn)))
 
 
 def _source(batches: Batches) -> Source:
@@ -218,16 +226,17 @@ def _content(batches: Batches) -> tuple[object, bool]:
     """
     inner = batches.made if isinstance(batches, Factory) else batches
     readings: list[str] = []
-    for _ in range(2):
+    times = 1 if isinstance(inner, OnePass) else 2
+    for _ in range(times):
         parts: list[object] = []
-        for number in range(READ):
+        for number in range(LOOKED_AT):
             parts.append(identity(inner.batches(number, [0])[0]))
         if isinstance(inner, MapLoader):
             parts.append(inner.length)
             parts.append(identity(inner.samples()))
             parts.append(_arrays(inner.fetch.dataset))
         readings.append(digest(parts))
-    if readings[0] != readings[1]:
+    if readings[0] != readings[-1]:
         return None, False
     return readings[0], True
 

@@ -103,7 +103,7 @@ def train(
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),
     )
     seed = count(seed, "seed", least=0)
-    source = read_source(data, batch_size, collate_fn, held_out=held_out)
+    source = read_source(data, batch_size, collate_fn, held_out=held_out, held_out_size=batch_size)
     all_sinks = read_sinks(sinks)
     _check(model, optimizer, strategy)
     with join_world(strategy, device) as world, preserved(), interrupts.deferred():
