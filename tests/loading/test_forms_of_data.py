@@ -389,9 +389,10 @@ def test_train_continues_in_the_middle_of_an_epoch(tmp_path):
         torch.manual_seed(0)
         plan = o1.plan(net(16), base=net(8), lr=1e-2)
         loader = DataLoader(Noisy4(), batch_size=4, shuffle=True)
+        path = tmp_path / "c.safetensors"
+        options = {"checkpoint": path, "device": "cpu", "report_every": 1, "sinks": sink()}
         with pytest.raises(KeyboardInterrupt):
-            path = tmp_path / "c.safetensors"
-            o1.train(plan, loader, 8, checkpoint=path, device="cpu", report_every=1, sinks=sink())
+            o1.train(plan, loader, 8, **options)
     resumed = run(8, "c.safetensors")
     assert np.array_equal(whole.losses, resumed.losses)
     assert "data-repeats" in whole.notes[0]

@@ -1,4 +1,4 @@
-"""`build` that returns (model, optimizer): class and settings stay, groups are those of the rule."""
+"""`build` that returns (model, optimizer): class and settings stay, the rule makes the groups."""
 
 import pytest
 import torch
