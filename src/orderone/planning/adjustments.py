@@ -260,9 +260,7 @@ def attention_scores(drafts: Drafts, facts: ForwardFacts, wanted: float) -> Adju
     return Adjusted(result, notes=tuple(notes))
 
 
-def _divide_packed_scores(
-    drafts: Drafts, score: Score, missing: float
-) -> dict[str, Draft] | None:
+def _divide_packed_scores(drafts: Drafts, score: Score, missing: float) -> dict[str, Draft] | None:
     """Fold a factor into the rows of packed projections that are queries.
 
     Return None if the rows are not known, or cannot take a factor.

@@ -163,9 +163,7 @@ def _gradients(
     generator = torch.Generator().manual_seed(0)
     random = torch.randn(operand.shape, generator=generator).to(operand)
     value = (random * operand).sum()
-    found = torch.autograd.grad(
-        value, list(family.values()), retain_graph=True, allow_unused=True
-    )
+    found = torch.autograd.grad(value, list(family.values()), retain_graph=True, allow_unused=True)
     gradients: dict[str, Tensor] = {}
     for name, gradient in zip(family, found, strict=True):
         if gradient is not None and bool(gradient.any()):
@@ -180,7 +178,7 @@ def _entries(gradient: Tensor, summed: Sequence[int]) -> Entries | None:
     partial: list[Entries] = []
     for axis in free:
         others = [other for other in range(gradient.dim()) if other != axis]
-        used = (gradient != 0)
+        used = gradient != 0
         if others:
             used = used.sum(dim=others) > 0
         entries = Entries(axis, gradient.shape[axis], _ranges(used.tolist()))

@@ -207,9 +207,7 @@ def _law(name: str, members: Sequence[MemberSettings]) -> Update:
     return law({key: first.get(key) for key in law.shared})
 
 
-def _stacked_rows(
-    name: str, p: Tensor, members: Sequence[MemberSettings]
-) -> StackedRows | None:
+def _stacked_rows(name: str, p: Tensor, members: Sequence[MemberSettings]) -> StackedRows | None:
     """Return the learning rates of rows of a tensor; None if no member has any."""
     rows: list[RowSettings | None] = []
     decoupled: list[bool] = []
