@@ -112,7 +112,7 @@ def test_losses_are_those_of_stand_alone_runs(name):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            assert float(together[k]) == pytest.approx(float(loss), rel=1e-5)
+            assert float(together[k]) == pytest.approx(loss.item(), rel=1e-5)
 
 
 def into_a_view(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from torch import Tensor
 from torch.autograd import Function
 
-from orderone.torch_compat import outside_vmap, tree_leaves, tree_map
+from orderone.torch_compat import DisableTorchFunction, outside_vmap, tree_leaves, tree_map
 from orderone.training.stacked.one_by_one import one_by_one
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def functions_one_by_one(mode: "FastPaths") -> Iterator[None]:
         tensors = [x for x in tree_leaves((args, named)) if isinstance(x, Tensor)]
         if _has_rule(cls) or not mode.known(*tensors):
             return run(*args, **named)
-        with outside_vmap():
+        with outside_vmap(), DisableTorchFunction():
             results = one_by_one(run, mode, *args, **named)
         return tree_map(mode.wrap_tensor, results)
 

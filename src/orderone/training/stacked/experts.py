@@ -62,7 +62,9 @@ def _each_expert(rows: Tensor, experts: Tensor, ends: Tensor) -> Tensor:
     return out
 
 
-def histc(mode: "FastPaths", x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> object:
+def histc(
+    mode: "FastPaths", x: Tensor, bins: int = 100, min: float | int = 0, max: float | int = 0
+) -> object:
     """Return the histograms of all members, in one call if each whole number has its own bin."""
     one_each = bins == max - min + 1 and not x.is_floating_point()
     if not one_each or not mode.mapped(x) or not x.is_cuda:

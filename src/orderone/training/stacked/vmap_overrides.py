@@ -121,7 +121,7 @@ class FastPaths(TorchFunctionMode):
 
         Hugging Face models call it on embeddings before checkpointed blocks.
         """
-        return self.mapped(x) and self.stacked(x).requires_grad and requires_grad
+        return self.mapped(x) and self.stacked(x).requires_grad == requires_grad
 
     def run(self, func: FunctionType, args: Arguments, kwargs: NamedArguments) -> object:
         """Run a Python function of torch under this mode.
