@@ -33,6 +33,12 @@ try:
     from torch._utils import (
         _unflatten_dense_tensors as unflatten_dense_tensors,  # the way back; all
     )
+    from torch.fx.experimental.proxy_tensor import (
+        disable_proxy_modes_tracing as untraced,  # traced stacks: read a value; all
+    )
+    from torch.fx.experimental.proxy_tensor import (
+        make_fx,  # traced stacks: list the operations of a pass; all
+    )
     from torch.nn.utils.parametrizations import (
         _WeightNorm as WeightNormParametrization,  # planning: recognise weight norm; all
     )
@@ -79,6 +85,7 @@ __all__ = [
     "is_dynamo_imported",
     "is_functorch_wrapped_tensor",
     "local_tensor",
+    "make_fx",
     "maybe_get_bdim",
     "maybe_get_level",
     "module_registry",
@@ -99,6 +106,7 @@ __all__ = [
     "tree_map",
     "tree_unflatten",
     "unflatten_dense_tensors",
+    "untraced",
     "version_counter",
 ]
 

@@ -1,11 +1,12 @@
 """On a GPU: captured steps, compiled updates and `train` give the results of the CPU."""
 
+import copy
 import signal
 
 import numpy as np
 import pytest
 import torch
-from support import hf_subjects
+from support import hf_families, hf_subjects
 from support.stacked_subjects import gpt
 from test_run_stacked import held, job, same, tokens, transformer, trials
 from torch import nn
@@ -17,6 +18,7 @@ from orderone.gallery.s1 import deep_training
 from orderone.nn import GPT
 from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked import CapturedStep, Stack, run_stacked
+from orderone.training.stacked.tables import rows_of_tables
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 TEXT = bytes(range(97, 123)) * 400
@@ -213,3 +215,86 @@ def test_deep_networks_on_parallel_streams_equal_sequential_ones():
     for one, other in zip(together, alone, strict=True):
         for name, tensor in one.stack.parameters.items():
             assert torch.allclose(tensor, other.stack.parameters[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("run", [run_stacked, run_alone])
+def test_a_smaller_last_batch_is_trained_beside_the_graph(run):
+    def batch(step, seed):
+        ids, targets = tokens(step, seed)
+        return (ids[:-1], targets[:-1]) if step % 4 == 3 else (ids, targets)
+
+    outcomes = {}
+    for graphs in (False, True):
+        options = {"build": gpt, "data": held("epochs", batch)}
+        j = job(precision="float64", device="cuda", graphs=graphs, **options)
+        outcomes[graphs] = list(run(j, trials(j)))
+    assert {o.facts["graph"] for o in outcomes[True]} == {True}
+    same(outcomes[True], outcomes[False])
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3-moe"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_experts_are_captured(family, precision):
+    def losses(stacked, **options):
+        result = o1.sweep(
+            lambda width: hf_families.build(family, width),
+            space={"lr": [1e-3, 2e-3], "seed": range(2)},
+            widths=[32],
+            data=hf_families.batch_of(family),
+            steps=6,
+            precision=precision,
+            device="cuda",
+            stacked=stacked,
+            progress=False,
+            **options,
+        )
+        outcomes = list(result.outcomes.values())
+        graphs = {o.facts["graph"] for o in outcomes}
+        return np.array([o.losses for o in outcomes], float), graphs
+
+    captured, graphs = losses(True)
+    assert graphs == {True}
+    alone, _ = losses(False, graphs=False)
+    assert np.allclose(captured, alone, rtol=1e-4 if precision == "float32" else 1e-2)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_traced_passes_take_the_way_of_the_model_without_a_graph(compile):
+    models = [hf_families.build("llama", 16).double() for _ in range(2)]
+    batch = {
+        name: torch.stack([hf_families.batch(0, k)[name] for k in range(2)]).cuda()
+        for name in hf_families.batch(0, 0)
+    }
+
+    def stack():
+        own = [copy.deepcopy(model) for model in models]
+        optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in own]
+        return Stack(own, optimizers, device="cuda", compile=compile)
+
+    expected = stack()
+    captured = stack()
+    step = CapturedStep(captured, batch)
+    assert step.traced
+    for _ in range(3):
+        assert torch.allclose(step(batch), expected.step(batch), rtol=1e-10)
+    for name, tensor in captured.parameters.items():
+        assert torch.allclose(tensor, expected.parameters[name], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [2, 32, 1000])
+def test_gradients_of_stacked_tables_have_the_same_bits(rows):
+    generator = torch.Generator("cuda").manual_seed(0)
+    tables = torch.randn(4, rows, 64, device="cuda", generator=generator, requires_grad=True)
+    ids = torch.randint(rows, (4, 8192), device="cuda", generator=generator)
+    weights = torch.randn(4, 8192, 64, device="cuda", generator=generator)
+
+    def gradient():
+        chosen = rows_of_tables(tables, ids)
+        return torch.autograd.grad((chosen * weights).sum(), tables)[0]
+
+    first = gradient()
+    assert all(torch.equal(gradient(), first) for _ in range(20))
+    exact = torch.zeros(4, rows, 64, dtype=torch.float64)
+    for member in range(4):
+        exact[member].index_add_(0, ids[member].cpu(), weights[member].double().cpu())
+    assert torch.allclose(first.double().cpu(), exact, rtol=1e-4, atol=1e-3)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from orderone.torch_compat import is_functorch_wrapped_tensor, tree_leaves
+from orderone.training.stacked.capturing import is_recorded
 
 TorchFunction: TypeAlias = Callable[..., object]
 Arguments: TypeAlias = tuple[Any, ...]  # positional arguments of a call
@@ -40,7 +41,7 @@ class Constants:
             f"{func.__name__} {value!r} {options} {sorted(kwargs.items())}"
             f" {getattr(source, 'dtype', '')}"
         )
-        capturing = torch.cuda.is_current_stream_capturing()
+        capturing = is_recorded()
         if capturing and key in self._on_gpu:
             return self._on_gpu[key].clone()
         result = func(*args, **kwargs)

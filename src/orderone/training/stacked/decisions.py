@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from orderone.training.stacked.capturing import is_recorded
 from orderone.training.stacked.errors import NotCapturable
 
 Question: TypeAlias = Callable[..., object]  # a function of torch that reads a value
@@ -49,7 +50,7 @@ def answer(question: Question, stacked: Tensor) -> Answer:
     """
     if stacked.numel() != len(stacked):
         return NO_ANSWER
-    if stacked.is_cuda and torch.cuda.is_current_stream_capturing():
+    if is_recorded():
         raise NotCapturable(
             "the forward pass makes a decision that depends on values; a graph would repeat the"
             " first decision"

@@ -14,6 +14,7 @@ from orderone.training.stacked.alike import description
 from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.groups import Batch
 from orderone.training.stacked.stack import Stack
+from orderone.training.stacked.traced import Pass, TracedPass
 
 WARM_UPS = 3  # steps before a capture, for allocation, autotuning and compilation
 
@@ -37,23 +38,40 @@ class CapturedStep:
             raise NotCapturable(
                 "the forward pass changes attributes of the model, which a graph would not repeat"
             )
+        with torch.cuda.stream(aside):
+            run = self._trace()
+        torch.cuda.current_stream().wait_stream(aside)
+        self.traced: bool = run is not None
         self.losses: Tensor
         self.graph: torch.cuda.CUDAGraph = torch.cuda.CUDAGraph()
         # on a separate stream: graphs captured on the same stream share scratch memory of cuBLAS,
         # and could not be replayed at the same time
         try:
             with torch.cuda.graph(self.graph, stream=aside):
-                self.losses = stack.step(*self.batches)
+                self.losses = stack.step(*self.batches, run=run)
         except (RuntimeError, NotStackable) as error:
             # the same step worked three times without a graph just before
             raise NotCapturable(f"a CUDA graph cannot hold this step: {error}") from error
         finally:
             stack.load(before)
 
+    def _trace(self) -> Pass | None:
+        """Return the passes as a list of operations; None to capture the model itself."""
+        batch = self.batches[0]
+        if any(_shapes(other) != _shapes(batch) for other in self.batches):
+            return None
+        try:
+            run = TracedPass(
+                self.stack.losses_and_gradients, self.stack.tensors, batch, self.stack.compile
+            )
+            self.stack.step(*self.batches, run=run)
+        except NotCapturable:
+            return None
+        return run
+
     def fits(self, *batches: Batch) -> bool:
         """Return whether batches have the captured shapes; the last of an epoch may be smaller."""
-        captured = [x.shape for x in tree_leaves(self.batches) if isinstance(x, Tensor)]
-        return captured == [x.shape for x in tree_leaves(batches) if isinstance(x, Tensor)]
+        return _shapes(batches) == _shapes(self.batches)
 
     def __call__(self, *batches: Batch, factor: float | None = None) -> Tensor:
         leaves = zip(tree_leaves(self.batches), tree_leaves(batches), strict=True)
@@ -70,3 +88,7 @@ def _copy(leaf: object) -> object:
     if isinstance(leaf, Tensor):
         return leaf.clone()
     return leaf
+
+
+def _shapes(batches: object) -> list[torch.Size]:
+    return [x.shape for x in tree_leaves(batches) if isinstance(x, Tensor)]

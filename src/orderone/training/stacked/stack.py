@@ -18,6 +18,7 @@ from orderone.training.stacked.alike import must_be_alike, stack_tensors
 from orderone.training.stacked.groups import Batch
 from orderone.training.stacked.optimizer import StackedOptimizer
 from orderone.training.stacked.program import Program
+from orderone.training.stacked.traced import Pass
 
 STEPS = "optimizer:t"  # has an entry per tensor, not per member
 
@@ -35,7 +36,8 @@ class Stack:
         precision: torch.bfloat16 for mixed precision; None computes in the precision of the
             tensors.
         clip: Largest norm of a member's gradient.
-        compile: Compile each update into one kernel (torch.compile).
+        compile: Compile each update into one kernel, and the passes of a captured step
+            (torch.compile).
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Stack:
         self.optimizer: StackedOptimizer = StackedOptimizer(parameters, optimizers, names, compile)
         self.program: Program = Program(models[0].to(device), loss, precision)
         self.clip = clip
+        self.compile = compile
 
     def __len__(self) -> int:
         return len(next(iter(self.parameters.values())))
@@ -72,56 +75,65 @@ class Stack:
         """Parameters and buffers by name."""
         return {**self.parameters, **self.buffers}
 
-    def step(self, *batches: Batch, factor: float | None = None) -> Tensor:
+    def step(
+        self, *batches: Batch, factor: float | None = None, run: Pass | None = None
+    ) -> Tensor:
         """Make one update and return the loss of each member, (K,).
 
         With several batches, the update uses the mean of their gradients. `factor` multiplies all
-        learning rates (the schedule).
+        learning rates (the schedule). `run` is a traced form of `losses_and_gradients`.
         """
         if factor is not None:
             self.optimizer.factor.fill_(factor)
         self.program.model.train()
-        trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
-        losses, gradients = self._gradients(batches, trained)
+        losses, gradients = self._mean(batches, run or self.losses_and_gradients)
         with torch.no_grad():
             if self.clip is not None:
                 _clip(gradients.values(), self.clip)
             self.optimizer.step(gradients)
         return losses
 
-    def _gradients(
-        self, batches: Sequence[Batch], trained: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the losses, and the gradients of the tensors that were used.
-
-        Tensors without a gradient are not updated, as in torch.
-        """
+    def _mean(self, batches: Sequence[Batch], run: Pass) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the losses and gradients, each the mean over the batches."""
         losses_of_batches: list[Tensor] = []
         sums: dict[str, Tensor] = {}
         for batch in batches:
-            losses = self._losses(batch)
-            with self.program.explained():
-                gradients = torch.autograd.grad(
-                    losses.sum(), list(trained.values()), allow_unused=True
-                )
-            for name, g in zip(trained, gradients, strict=True):
-                if g is None:
-                    continue
+            losses, gradients = run(self.tensors, batch)
+            for name, g in gradients.items():
                 if name in sums:
                     g = sums[name] + g
                 sums[name] = g
-            losses_of_batches.append(losses.detach())
+            losses_of_batches.append(losses)
         if len(batches) > 1:
             for name, g in sums.items():
                 sums[name] = g / len(batches)
         total = sum(losses_of_batches[1:], start=losses_of_batches[0])
         return total / len(batches), sums
 
-    def _losses(self, batch: Batch, shared: bool = False) -> Tensor:
-        losses, replaced = self.program.losses(self.tensors, batch, shared)
+    def losses_and_gradients(
+        self, tensors: Mapping[str, Tensor], batch: Batch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the losses (K,), and the gradients of the tensors that were used.
+
+        `tensors` are those of this stack. Tensors without a gradient are not updated, as in torch.
+        """
+        losses = self._losses(tensors, batch)
+        trained = {name: tensors[name] for name, p in self.parameters.items() if p.requires_grad}
+        with self.program.explained():
+            found = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+        gradients: dict[str, Tensor] = {}
+        for name, g in zip(trained, found, strict=True):
+            if g is not None:
+                gradients[name] = g
+        return losses.detach(), gradients
+
+    def _losses(
+        self, tensors: Mapping[str, Tensor], batch: Batch, shared: bool = False
+    ) -> Tensor:
+        losses, replaced = self.program.losses(tensors, batch, shared)
         with torch.no_grad():
             for name, value in replaced.items():
-                self.buffers[name].copy_(value)
+                tensors[name].copy_(value)
         return losses
 
     @torch.no_grad()
@@ -132,7 +144,7 @@ class Stack:
         """
         self.program.model.eval()
         if measure is None:
-            return self._losses(batch, shared=True)
+            return self._losses(self.tensors, batch, shared=True)
         program = Program(self.program.model, measure, self.program.precision)
         values, _ = program.losses(self.tensors, batch, shared=True)
         return values

@@ -7,6 +7,7 @@ module puts the member axis where kernels expect a batch:
     linear, addmm, matmul    (K, N, in) (K, in, out): one bmm
     attention                (K, B, heads, T, C) -> (K B, heads, T, C): members are more batch
     embedding                one table of all members, indices offset by the size of a table
+                             (`tables.py`)
     cross entropy            (K N, classes), then the mean of each member
     LSTM, GRU, RNN, x[mask]  one member after another (`one_by_one.py`)
     grouped products         experts of all members are the groups of one product (`experts.py`)
@@ -60,6 +61,7 @@ from orderone.training.stacked.one_by_one import (
 )
 from orderone.training.stacked.products import rows_by_weights
 from orderone.training.stacked.recurrent import RECURRENCES
+from orderone.training.stacked.tables import rows_of_tables
 
 # Modules of torch whose functions are written in Python and call its operations.
 WRITTEN_IN_PYTHON = (functional.__name__, "torch.functional", TENSOR_METHODS_MODULE)
@@ -287,13 +289,7 @@ def _embedding(
         return None
     tables = mode.stacked(weight)
     ids = mode.stacked(input)
-    number = tables.shape[1]
-    first = torch.arange(mode.members, device=ids.device) * number
-    places = ids + first.view(-1, *[1] * input.dim())
-    # an id outside the table must not read a row of another member: map it past the last row,
-    # where torch raises
-    places = torch.where((ids >= 0) & (ids < number), places, mode.members * number)
-    rows = functional.embedding(places, tables.flatten(0, 1))
+    rows = rows_of_tables(tables, ids)
     if padding_idx is None:
         return rows
     # padding rows get no gradient; torch would treat only those of the first table as padding

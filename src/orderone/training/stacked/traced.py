@@ -1,0 +1,172 @@
+"""Forward and backward pass of a stack as one list of tensor operations.
+
+    model, loss, vmap, autocast, autograd  ->  operations of ATen on stacked tensors
+
+The list gives what a CUDA graph needs, and more than a capture of the model itself could give:
+
+* It can be compiled. Chains of elementwise operations (norms, rotary positions, activations and
+  their gradients) become single kernels, for any model.
+* Models take the same way as without a graph. Some ask whether a graph is captured and then compute
+  an attention mask that they would not need otherwise.
+
+A decision on values would be repeated for every batch. So values may be read only if they are the
+same in every pass: those of tensors that were made from nothing but numbers, such as positions.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from orderone.torch_compat import (
+    OpOverload,
+    TorchDispatchMode,
+    make_fx,
+    operator_schema,
+    storage_id,
+    tree_flatten,
+    tree_leaves,
+    tree_unflatten,
+    untraced,
+)
+from orderone.training.stacked.capturing import tracing
+from orderone.training.stacked.errors import NotCapturable, NotStackable
+from orderone.training.stacked.groups import Batch
+
+Gradients: TypeAlias = dict[str, Tensor]
+Pass: TypeAlias = Callable[[Mapping[str, Tensor], Batch], tuple[Tensor, Gradients]]
+
+LARGEST = 2**22  # entries of a tensor of known values
+
+
+class TracedPass:
+    """Traced `Stack.losses_and_gradients`, called like it, for batches of the same shapes."""
+
+    def __init__(
+        self, run: Pass, tensors: Mapping[str, Tensor], batch: Batch, compile: bool = False
+    ):
+        names = list(tensors)
+        leaves, spec = tree_flatten(batch)
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        self.gradient_names: list[str] = []
+
+        def flat(*inputs: Tensor) -> list[Tensor]:
+            own = dict(zip(names, inputs, strict=False))
+            batch_leaves = list(leaves)
+            for place, leaf in zip(places, inputs[len(names) :], strict=True):
+                batch_leaves[place] = leaf
+            with tracing(), _ReadsOnlyKnownValues():
+                losses, gradients = run(own, tree_unflatten(batch_leaves, spec))
+            self.gradient_names = list(gradients)
+            return [losses, *gradients.values()]
+
+        inputs = [*tensors.values(), *(leaves[place] for place in places)]
+        self._run: Callable[..., Sequence[Tensor]]
+        try:
+            self._run = make_fx(flat)(*inputs)
+            if compile:
+                self._run = torch.compile(self._run, dynamic=False)
+                self(tensors, batch)
+        except NotCapturable:
+            raise
+        except (RuntimeError, NotImplementedError, NotStackable) as error:
+            # the same pass worked just before
+            raise NotCapturable(f"this pass cannot be traced: {error}") from error
+
+    @torch.no_grad()
+    def __call__(
+        self, tensors: Mapping[str, Tensor], batch: Batch
+    ) -> tuple[Tensor, Gradients]:
+        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+        losses, *gradients = self._run(*tensors.values(), *leaves)
+        return losses, dict(zip(self.gradient_names, gradients, strict=True))
+
+
+# operations whose result depends on values in other ways than by computing with them
+aten = torch.ops.aten
+READS = (
+    aten._local_scalar_dense,
+    aten.is_nonzero,
+    aten.item,
+    aten.equal,
+    aten.nonzero,
+    aten.masked_select,
+    aten.unique_dim,
+    aten._unique2,
+    aten.unique_consecutive,
+    aten.bincount,
+)
+
+
+class _ReadsOnlyKnownValues(TorchDispatchMode):
+    """Mode that refuses to read values which can differ from pass to pass.
+
+    Known are the values of tensors that were made from numbers, and of what was computed from such
+    tensors alone. It keeps these tensors, so that no other tensor gets their memory.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[int, Tensor] = {}  # by memory, which views share
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        tensors = _tensors((args, kwargs))
+        known = all(_memory(x) in self._known for x in tensors)
+        if _reads(func, tensors, kwargs):
+            if not known:
+                raise NotCapturable(
+                    "the forward pass makes a decision that depends on values; a graph would repeat"
+                    " the first decision"
+                )
+            if func.overloadpacket is aten._local_scalar_dense:
+                with untraced():
+                    return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func is aten.lift_fresh.default:
+            known = True  # a tensor from numbers in Python
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            known = False
+        for x in (*_written(func, args, kwargs), *_tensors(result)):
+            if known and x.numel() <= LARGEST:
+                self._known[_memory(x)] = x
+            else:
+                self._known.pop(_memory(x), None)
+        return result
+
+
+def _tensors(tree: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _memory(x: Tensor) -> int:
+    return storage_id(x.untyped_storage())
+
+
+def _reads(func: OpOverload, tensors: Iterable[Tensor], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether `func` shows values to Python, or makes a shape of them."""
+    if func.overloadpacket in READS:
+        return True
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type != "cpu":
+        return False
+    return any(x.device.type != "cpu" for x in tensors)  # a copy on the CPU can be read
+
+
+def _written(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the arguments that `func` writes into."""
+    written: list[Tensor] = []
+    for place, argument in enumerate(operator_schema(func).arguments):
+        alias = argument.alias_info
+        if alias is None or not alias.is_write:
+            continue
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        written += _tensors(value)
+    return written
