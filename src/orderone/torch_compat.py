@@ -67,6 +67,7 @@ __all__ = [
     "WeightNormParametrization",
     "add_batch_dim",
     "buffer_registry",
+    "compiler_options",
     "current_graph_task",
     "current_raw_cuda_stream",
     "current_vmap_level",
@@ -149,6 +150,20 @@ standard_gamma: Callable[..., Tensor] = _needed(torch, "_standard_gamma")
 # stacked Adam and AdamW on a CPU; all
 fused_adam_: Callable[..., None] = _needed(torch.ops.aten, "_fused_adam_")
 fused_adamw_: Callable[..., None] = _needed(torch.ops.aten, "_fused_adamw_")
+
+
+def compiler_options() -> dict[str, str | int | bool]:
+    """Return options of torch.compile: no choice of kernels by time if torch must be repeatable.
+
+    Traced stacks. All versions that have the option "deterministic".
+    """
+    if not torch.are_deterministic_algorithms_enabled():
+        return {}
+    from torch._inductor import list_options
+
+    return {name: True for name in list_options() if name == "deterministic"}
+
+
 # probe: -1 outside a backward pass; all
 current_graph_task: Callable[[], int] = _needed(torch._C, "_current_graph_task_id")
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from orderone.sweeping.stacked import Stack
 from orderone.training.stacked.errors import NotCapturable
-from orderone.training.stacked.tables import _Rows, rows_of_tables
+from orderone.training.stacked.tables import Rows, rows_of_tables
 from orderone.training.stacked.traced import TracedPass
 
 MEMBERS = 3
@@ -42,7 +42,7 @@ def traced(stack: Stack, batch: object) -> TracedPass:
 
 
 @pytest.mark.parametrize("precision", [None, torch.bfloat16])
-@pytest.mark.parametrize("family", ["llama", "bert", "gpt2", "t5"])
+@pytest.mark.parametrize("family", ["llama", "bert", "t5"])
 def test_traced_passes_of_hugging_face_models(family, precision):
     stack = stack_of(hf_families.build(family, 16), precision)
     run = traced(stack, words(family, 0))
@@ -128,15 +128,20 @@ def test_decisions_on_shapes_and_numbers_are_kept(subject):
     assert torch.equal(losses, stack.losses_and_gradients(stack.tensors, numbers(1))[0])
 
 
-@pytest.mark.parametrize("rows", [7, 600])
+@pytest.mark.parametrize("rows", [7, 100])
 def test_gradients_of_stacked_tables(rows):
     tables = torch.randn(MEMBERS, rows, 5, dtype=torch.float64, requires_grad=True)
     ids = torch.randint(rows, (MEMBERS, 4, 9))
-    weights = torch.randn(MEMBERS, 4, 9, 5, dtype=torch.float64)
+    places = ids + rows * torch.arange(MEMBERS).view(-1, 1, 1)
+    weights = torch.randn(MEMBERS, 4, 9, 5, dtype=torch.float64, requires_grad=True)
     expected = torch.stack([functional.embedding(i, t) for i, t in zip(ids, tables, strict=True)])
-    of_expected = torch.autograd.grad((expected * weights).sum(), tables)[0]
-    for of in (rows_of_tables, _Rows.apply):
-        found = of(tables, ids)
+    of_expected = torch.autograd.grad((expected * weights).sum(), tables, create_graph=True)[0]
+    for found in (rows_of_tables(tables, ids), Rows.apply(tables, places)):
         assert torch.equal(found, expected)
-        gradient = torch.autograd.grad((found * weights).sum(), tables)[0]
+        gradient = torch.autograd.grad((found * weights).sum(), tables, create_graph=True)[0]
         assert torch.allclose(gradient, of_expected, rtol=1e-12, atol=1e-12)
+        second, of_second = (
+            torch.autograd.grad((g * g).sum(), weights, retain_graph=True)[0]
+            for g in (gradient, of_expected)
+        )
+        assert torch.allclose(second, of_second, rtol=1e-12, atol=1e-12)

@@ -13,6 +13,7 @@ from torch import Tensor
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.source import Batch, moved
 from orderone.training.stacked.alike import description
+from orderone.training.stacked.constants import CachedConstants
 from orderone.training.stacked.errors import NotCapturable
 from orderone.training.step import Step
 
@@ -30,10 +31,11 @@ class CapturedPass:
         buffers = {name: x.detach().clone() for name, x in module.named_buffers()}
         gradients = {p: p.grad for p in module.parameters()}
         before = description(module)
+        constants = CachedConstants()
         try:
             aside = torch.cuda.Stream()
             aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
+            with torch.cuda.stream(aside), constants:
                 for _ in range(WARM_UPS):
                     self._clear_gradients()
                     Step.add_gradients(step, self.batch)
@@ -43,7 +45,7 @@ class CapturedPass:
             self._clear_gradients()
             self.graph: torch.cuda.CUDAGraph = torch.cuda.CUDAGraph()
             try:
-                with torch.cuda.graph(self.graph, stream=aside):
+                with torch.cuda.graph(self.graph, stream=aside), constants:
                     self.loss: Tensor = Step.add_gradients(step, self.batch)
             except RuntimeError as error:
                 # the same pass worked three times without a graph just before

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from unittest.mock import patch
 
 import torch
 
@@ -17,10 +18,18 @@ def is_recorded() -> bool:
 
 
 @contextmanager
-def tracing() -> Iterator[None]:
-    """Say within this context that a pass is being traced."""
+def tracing(as_captured: bool) -> Iterator[None]:
+    """Say within this context that a pass is being traced.
+
+    With `as_captured`, models that ask torch hear that a CUDA graph is being captured. Some then
+    leave out decisions on values, such as checks of their inputs.
+    """
     token = _tracing.set(True)
     try:
-        yield
+        if as_captured:
+            with patch.object(torch.cuda, "is_current_stream_capturing", return_value=True):
+                yield
+        else:
+            yield
     finally:
         _tracing.reset(token)

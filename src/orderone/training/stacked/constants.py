@@ -7,11 +7,12 @@ before a capture leave a copy of every such constant on the GPU, by its value, a
 copies from there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from orderone.torch_compat import is_functorch_wrapped_tensor, tree_leaves
 from orderone.training.stacked.capturing import is_recorded
@@ -48,6 +49,26 @@ class Constants:
         if isinstance(result, Tensor) and result.is_cuda and not capturing:
             self._on_gpu[key] = result.detach().clone()
         return result
+
+
+class CachedConstants(TorchFunctionMode):
+    """Mode for a single model, whose constants come from the cache during a capture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.constants = Constants()
+
+    def __torch_function__(
+        self,
+        func: TorchFunction,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: NamedArguments | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if is_constant(func, args):
+            return self.constants.call(func, args, kwargs)
+        return func(*args, **kwargs)
 
 
 def is_constant(func: TorchFunction, args: Arguments) -> bool:

@@ -60,14 +60,18 @@ class CapturedStep:
         batch = self.batches[0]
         if any(_shapes(other) != _shapes(batch) for other in self.batches):
             return None
-        try:
-            run = TracedPass(
-                self.stack.losses_and_gradients, self.stack.tensors, batch, self.stack.compile
-            )
-            self.stack.step(*self.batches, run=run)
-        except NotCapturable:
-            return None
-        return run
+        for as_captured in (False, True):
+            try:
+                return TracedPass(
+                    self.stack.losses_and_gradients,
+                    self.stack.tensors,
+                    batch,
+                    self.stack.compile,
+                    as_captured,
+                )
+            except NotCapturable:
+                continue
+        return None
 
     def fits(self, *batches: Batch) -> bool:
         """Return whether batches have the captured shapes; the last of an epoch may be smaller."""

@@ -75,9 +75,7 @@ class Stack:
         """Parameters and buffers by name."""
         return {**self.parameters, **self.buffers}
 
-    def step(
-        self, *batches: Batch, factor: float | None = None, run: Pass | None = None
-    ) -> Tensor:
+    def step(self, *batches: Batch, factor: float | None = None, run: Pass | None = None) -> Tensor:
         """Make one update and return the loss of each member, (K,).
 
         With several batches, the update uses the mean of their gradients. `factor` multiplies all
@@ -127,9 +125,7 @@ class Stack:
                 gradients[name] = g
         return losses.detach(), gradients
 
-    def _losses(
-        self, tensors: Mapping[str, Tensor], batch: Batch, shared: bool = False
-    ) -> Tensor:
+    def _losses(self, tensors: Mapping[str, Tensor], batch: Batch, shared: bool = False) -> Tensor:
         losses, replaced = self.program.losses(tensors, batch, shared)
         with torch.no_grad():
             for name, value in replaced.items():

@@ -13,6 +13,7 @@ A decision on values would be repeated for every batch. So values may be read on
 same in every pass: those of tensors that were made from nothing but numbers, such as positions.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -22,6 +23,7 @@ from torch import Tensor
 from orderone.torch_compat import (
     OpOverload,
     TorchDispatchMode,
+    compiler_options,
     make_fx,
     operator_schema,
     storage_id,
@@ -37,14 +39,30 @@ from orderone.training.stacked.groups import Batch
 Gradients: TypeAlias = dict[str, Tensor]
 Pass: TypeAlias = Callable[[Mapping[str, Tensor], Batch], tuple[Tensor, Gradients]]
 
+INDEX = torch.ops.aten.index.Tensor
+MASKS = (torch.bool, torch.uint8)
+NOISE = "TensorFloat32 tensor cores"  # the user has decided about them
 LARGEST = 2**22  # entries of a tensor of known values
 
 
 class TracedPass:
-    """Traced `Stack.losses_and_gradients`, called like it, for batches of the same shapes."""
+    """Traced `Stack.losses_and_gradients`, called like it, for batches of the same shapes.
+
+    Args:
+        run: The pass.
+        tensors: Tensors of the stack, by name.
+        batch: A batch with the shapes of all others.
+        compile: Compile the operations (torch.compile).
+        as_captured: Tell models that ask for it that a CUDA graph is being captured.
+    """
 
     def __init__(
-        self, run: Pass, tensors: Mapping[str, Tensor], batch: Batch, compile: bool = False
+        self,
+        run: Pass,
+        tensors: Mapping[str, Tensor],
+        batch: Batch,
+        compile: bool = False,
+        as_captured: bool = False,
     ):
         names = list(tensors)
         leaves, spec = tree_flatten(batch)
@@ -56,7 +74,7 @@ class TracedPass:
             batch_leaves = list(leaves)
             for place, leaf in zip(places, inputs[len(names) :], strict=True):
                 batch_leaves[place] = leaf
-            with tracing(), _ReadsOnlyKnownValues():
+            with tracing(as_captured), _ReadsOnlyKnownValues():
                 losses, gradients = run(own, tree_unflatten(batch_leaves, spec))
             self.gradient_names = list(gradients)
             return [losses, *gradients.values()]
@@ -66,8 +84,10 @@ class TracedPass:
         try:
             self._run = make_fx(flat)(*inputs)
             if compile:
-                self._run = torch.compile(self._run, dynamic=False)
-                self(tensors, batch)
+                self._run = torch.compile(self._run, dynamic=False, options=compiler_options())
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", NOISE)
+                    self(tensors, batch)
         except NotCapturable:
             raise
         except (RuntimeError, NotImplementedError, NotStackable) as error:
@@ -75,28 +95,10 @@ class TracedPass:
             raise NotCapturable(f"this pass cannot be traced: {error}") from error
 
     @torch.no_grad()
-    def __call__(
-        self, tensors: Mapping[str, Tensor], batch: Batch
-    ) -> tuple[Tensor, Gradients]:
+    def __call__(self, tensors: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Gradients]:
         leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
         losses, *gradients = self._run(*tensors.values(), *leaves)
         return losses, dict(zip(self.gradient_names, gradients, strict=True))
-
-
-# operations whose result depends on values in other ways than by computing with them
-aten = torch.ops.aten
-READS = (
-    aten._local_scalar_dense,
-    aten.is_nonzero,
-    aten.item,
-    aten.equal,
-    aten.nonzero,
-    aten.masked_select,
-    aten.unique_dim,
-    aten._unique2,
-    aten.unique_consecutive,
-    aten.bincount,
-)
 
 
 class _ReadsOnlyKnownValues(TorchDispatchMode):
@@ -126,11 +128,11 @@ class _ReadsOnlyKnownValues(TorchDispatchMode):
                     "the forward pass makes a decision that depends on values; a graph would repeat"
                     " the first decision"
                 )
-            if func.overloadpacket is aten._local_scalar_dense:
+            if torch.Tag.data_dependent_output in func.tags:
                 with untraced():
                     return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        if func is aten.lift_fresh.default:
+        if func is torch.ops.aten.lift_fresh.default:
             known = True  # a tensor from numbers in Python
         if torch.Tag.nondeterministic_seeded in func.tags:
             known = False
@@ -152,8 +154,11 @@ def _memory(x: Tensor) -> int:
 
 def _reads(func: OpOverload, tensors: Iterable[Tensor], kwargs: Mapping[str, Any]) -> bool:
     """Return whether `func` shows values to Python, or makes a shape of them."""
-    if func.overloadpacket in READS:
+    if torch.Tag.data_dependent_output in func.tags:
         return True
+    if torch.Tag.dynamic_output_shape in func.tags:
+        # indexing has this tag because of masks; whole numbers give a shape that is known
+        return func is not INDEX or any(x.dtype in MASKS for x in tensors)
     device = kwargs.get("device")
     if device is None or torch.device(device).type != "cpu":
         return False
