@@ -82,6 +82,7 @@ __all__ = [
     "fused_adam_",
     "fused_adamw_",
     "get_unwrapped",
+    "grouped_mm_operation",
     "is_batchedtensor",
     "is_dynamo_imported",
     "is_functorch_wrapped_tensor",
@@ -150,9 +151,11 @@ standard_gamma: Callable[..., Tensor] = _needed(torch, "_standard_gamma")
 # stacked Adam and AdamW on a CPU; all
 fused_adam_: Callable[..., None] = _needed(torch.ops.aten, "_fused_adam_")
 fused_adamw_: Callable[..., None] = _needed(torch.ops.aten, "_fused_adamw_")
+# stacked experts: what torch.nn.functional.grouped_mm calls, which no mode sees itself; all
+grouped_mm_operation: Callable[..., Tensor] = _needed(torch, "_grouped_mm")
 
 
-def compiler_options() -> dict[str, str | int | bool]:
+def compiler_options() -> dict[str, str | int | bool | Callable[..., object]]:
     """Return options of torch.compile: no choice of kernels by time if torch must be repeatable.
 
     Traced stacks. All versions that have the option "deterministic".

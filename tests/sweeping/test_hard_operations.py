@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from orderone.sweeping.stacked import NotStackable, Stack
+from orderone.torch_compat import TorchDispatchMode
+from orderone.training.stacked.experts import each_expert
 
 MEMBERS = 3
 
@@ -138,3 +140,43 @@ def test_writes_that_would_be_lost_are_refused(operation):
     batch = torch.randn(MEMBERS, 16, 6), torch.zeros(MEMBERS, 16, dtype=torch.long)
     with pytest.raises(NotStackable):
         stack.step(batch)
+
+
+class Counted(TorchDispatchMode):
+    """Mode that counts the grouped products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.products += "grouped_mm" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_experts_of_all_members_are_multiplied_in_one_call():
+    stack = stacked(built(experts))
+    batch = (torch.randn(MEMBERS, 16, 6), torch.randint(3, (MEMBERS, 16)))
+    with Counted() as counted, torch.no_grad():
+        stack.program.losses(stack.tensors, batch)
+    assert counted.products == 1
+
+
+def test_each_expert_takes_its_rows():
+    ends = torch.tensor([[2, 2, 7], [0, 4, 7]], dtype=torch.int32)
+    rows = torch.randn(2, 7, 5, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(2, 3, 5, 4, dtype=torch.float64, requires_grad=True)
+    expected: list[Tensor] = []
+    for member in range(2):
+        first = 0
+        for expert, end in enumerate(ends[member].tolist()):
+            expected.append(rows[member, first:end] @ weights[member, expert])
+            first = end
+    whole = torch.cat(expected)
+    found = each_expert(rows, weights, ends).flatten(0, 1)
+    assert torch.allclose(found, whole, rtol=1e-12)
+    factors = torch.randn_like(whole)
+    of_found = torch.autograd.grad((found * factors).sum(), (rows, weights))
+    of_whole = torch.autograd.grad((whole * factors).sum(), (rows, weights))
+    for one, other in zip(of_found, of_whole, strict=True):
+        assert torch.allclose(one, other, rtol=1e-12)

@@ -268,7 +268,7 @@ def test_traced_passes_take_the_way_of_the_model_without_a_graph(compile):
 
     def stack():
         own = [copy.deepcopy(model) for model in models]
-        optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in own]
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in own]
         return Stack(own, optimizers, device="cuda", compile=compile)
 
     expected = stack()
@@ -276,9 +276,9 @@ def test_traced_passes_take_the_way_of_the_model_without_a_graph(compile):
     step = CapturedStep(captured, batch)
     assert step.traced
     for _ in range(3):
-        assert torch.allclose(step(batch), expected.step(batch), rtol=1e-10)
+        assert torch.allclose(step(batch), expected.step(batch), rtol=1e-5)
     for name, tensor in captured.parameters.items():
-        assert torch.allclose(tensor, expected.parameters[name], rtol=1e-7, atol=1e-9)
+        assert torch.allclose(tensor, expected.parameters[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [2, 32, 1000])

@@ -165,7 +165,8 @@ def sweep(
             stand-alone runs; dropout and other random draws of a forward pass have other values
             with the same distribution.
         device: By default a GPU if there is one.
-        compile: Whether stacked training uses torch.compile for its updates.
+        compile: Whether stacked training uses torch.compile for its updates, and on a GPU for the
+            passes of captured steps.
         graphs: Whether training uses CUDA graphs; by default if they save time.
         deterministic: Whether to use only kernels that give the same bits every time. They may be
             slower, and torch raises an error where it has none.

@@ -13,6 +13,7 @@ from torch import Tensor
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.source import Batch, moved
 from orderone.training.stacked.alike import description
+from orderone.training.stacked.capturing import captured_by
 from orderone.training.stacked.constants import CachedConstants
 from orderone.training.stacked.errors import NotCapturable
 from orderone.training.step import Step
@@ -45,7 +46,7 @@ class CapturedPass:
             self._clear_gradients()
             self.graph: torch.cuda.CUDAGraph = torch.cuda.CUDAGraph()
             try:
-                with torch.cuda.graph(self.graph, stream=aside), constants:
+                with captured_by(self.graph, aside), constants:
                     self.loss: Tensor = Step.add_gradients(step, self.batch)
             except RuntimeError as error:
                 # the same pass worked three times without a graph just before

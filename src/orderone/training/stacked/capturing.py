@@ -1,11 +1,14 @@
-"""Whether a pass is being recorded: captured by a CUDA graph, or traced (`traced.py`)."""
+"""Passes that are being recorded: captured by a CUDA graph, or traced (`traced.py`)."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from unittest.mock import patch
 
 import torch
+
+EMPTY = "The CUDA Graph is empty"  # torch's warning if the first operation cannot be captured
 
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
 
@@ -33,3 +36,12 @@ def tracing(as_captured: bool) -> Iterator[None]:
             yield
     finally:
         _tracing.reset(token)
+
+
+@contextmanager
+def captured_by(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> Iterator[None]:
+    """Capture what runs within this context; errors are those of torch, without its warnings."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", EMPTY)
+        with torch.cuda.graph(graph, stream=stream):
+            yield

@@ -40,7 +40,8 @@ def grouped_mm(
     experts = mode.stacked(mat_b)
     ends = mode.stacked(offs)
     if rows.is_cuda and rows.dtype != torch.bfloat16 and experts.shape[1] <= FEW:
-        return _each_expert(rows, experts, ends)
+        with torch.autocast(rows.device.type, enabled=False):  # grouped_mm ignores it too
+            return each_expert(rows, experts, ends)
     first_rows = torch.arange(mode.members, device=ends.device, dtype=ends.dtype) * rows.shape[1]
     out = functional.grouped_mm(
         rows.flatten(0, 1),
@@ -50,7 +51,7 @@ def grouped_mm(
     return out.unflatten(0, (mode.members, -1))
 
 
-def _each_expert(rows: Tensor, experts: Tensor, ends: Tensor) -> Tensor:
+def each_expert(rows: Tensor, experts: Tensor, ends: Tensor) -> Tensor:
     """Multiply (K, S, in) by every expert of (K, E, in, out), and take the rows of that expert."""
     places = torch.arange(rows.shape[1], device=rows.device)
     # number of experts whose rows end before this row, (K, S)

@@ -4,6 +4,9 @@ Small members spend most of their time on kernel launches, which a graph avoids.
 writes the memory it was captured with: new batches are copied into the memory of the first one.
 Everything that a step changes (parameters, optimizer states, step counts) is in tensors, so each
 replay continues from the last one.
+
+The graph holds the traced operations of the passes (`traced.py`) where they can be traced, and
+otherwise what the model itself does.
 """
 
 import torch
@@ -11,6 +14,7 @@ from torch import Tensor
 
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.stacked.alike import description
+from orderone.training.stacked.capturing import captured_by
 from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.groups import Batch
 from orderone.training.stacked.stack import Stack
@@ -41,19 +45,34 @@ class CapturedStep:
         with torch.cuda.stream(aside):
             run = self._trace()
         torch.cuda.current_stream().wait_stream(aside)
-        self.traced: bool = run is not None
+        self.traced: bool = False
         self.losses: Tensor
-        self.graph: torch.cuda.CUDAGraph = torch.cuda.CUDAGraph()
-        # on a separate stream: graphs captured on the same stream share scratch memory of cuBLAS,
-        # and could not be replayed at the same time
+        self.graph: torch.cuda.CUDAGraph
         try:
-            with torch.cuda.graph(self.graph, stream=aside):
-                self.losses = stack.step(*self.batches, run=run)
-        except (RuntimeError, NotStackable) as error:
-            # the same step worked three times without a graph just before
-            raise NotCapturable(f"a CUDA graph cannot hold this step: {error}") from error
+            if run is not None:
+                try:
+                    self._capture(aside, run)
+                    self.traced = True
+                    return
+                except NotCapturable:
+                    pass  # the model may have a way of its own to be captured
+            self._capture(aside, None)
         finally:
             stack.load(before)
+
+    def _capture(self, aside: torch.cuda.Stream, run: Pass | None) -> None:
+        """Capture a step, on a separate stream.
+
+        Graphs captured on the same stream share scratch memory of cuBLAS, and could not be replayed
+        at the same time.
+        """
+        self.graph = torch.cuda.CUDAGraph()
+        try:
+            with captured_by(self.graph, aside):
+                self.losses = self.stack.step(*self.batches, run=run)
+        except (RuntimeError, NotStackable) as error:
+            # the same step worked without a graph just before
+            raise NotCapturable(f"a CUDA graph cannot hold this step: {error}") from error
 
     def _trace(self) -> Pass | None:
         """Return the passes as a list of operations; None to capture the model itself."""
