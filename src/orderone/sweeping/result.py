@@ -184,11 +184,11 @@ class Sweep:
         places: dict[str, list[str]] = {}
         best = self.best()
         arm = [name for name in ARM if name in best]
-        for _, row in best.iterrows():
-            same = frame
-            for name in arm:
-                same = same[same[name] == row[name]]
-            rates = set(same["lr"].to_numpy(float).tolist())
+        rates_of: dict[tuple[object, ...], set[float]] = {}
+        for row in frame.to_dict("records"):
+            rates_of.setdefault(tuple(row[name] for name in arm), set()).add(float(row["lr"]))
+        for row in best.to_dict("records"):
+            rates = rates_of.get(tuple(row[name] for name in arm), set())
             if len(rates) < 2:
                 continue
             best_lr = float(row["lr"])
