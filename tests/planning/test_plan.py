@@ -264,7 +264,9 @@ def test_packed_queries_take_the_factor_without_an_example_batch():
     plan = o1.plan(build(256), base=build(64))
     assert not [note for note in plan.notes if code_of(note) == "attention-scale"]
     queries = plan["self_attn.in_proj_weight"].blocks[0]
-    assert (queries.kind, queries.ranges, queries.factors.std) == ("queries", ((0, 256),), 0.5)
+    assert (queries.kind, queries.ranges) == ("queries", ((0, 256),))
+    # 1/sqrt(4) of the hidden matrix, and 1/sqrt(4) for queries: scores are divided by the head size
+    assert queries.factors.std == 0.5 * 0.5
 
 
 # --- files ----------------------------------------------------------------------------------------
