@@ -105,7 +105,7 @@ def judge(records: Records) -> list[Finding]:
     for optimizer, name in OPTIMIZERS.items():
         for pair in PAIRS:
             runs = only(frame, optimizer=optimizer, pair=pair)
-            right = update_law(optimizer).gauge_weight
+            right = int(update_law(optimizer).gauge_weight)
             findings.append(
                 _finding(f"{name}: {pair} train identically with the printed c - θ", runs, PRINTED)
             )
@@ -154,7 +154,7 @@ def _picture(optimizer: str, frame: pd.DataFrame) -> Picture:
                 scatter(run.step, run.loss, "" if row else name, row=row, legendgroup=name, **style)
             )
     name = OPTIMIZERS[optimizer]
-    right = update_law(optimizer).gauge_weight
+    right = int(update_law(optimizer).gauge_weight)
     layout = panels([f"loss, {pair}" for pair in PAIRS], "step", share=True, log="y")
     alt = (
         f"Loss over {frame.step.max()} steps with {name}. Marks of the shift {MOVED[right]} lie on"
