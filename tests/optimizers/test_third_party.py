@@ -98,7 +98,8 @@ def test_it_is_used_and_follows_its_law(package, name, law, wrong):
 def test_schedule_free_is_evaluated_with_its_average(package, name):
     kind = imported(package, name)
     o1.optimizers.register(kind, "adam")
-    plan = o1.plan(mlp(64), base=mlp(32), optimizer=partial(kind, betas=(0.8, 0.9)), lr=1e-2)
+    with_betas = partial(kind, betas=(0.8, 0.9))  # pyright: ignore[reportCallIssue]
+    plan = o1.plan(mlp(64), base=mlp(32), optimizer=with_betas, lr=1e-2)
     trained = o1.train(plan, batches()[0], steps=3, device="cpu")
     assert not any(group["train_mode"] for group in trained.optimizer.param_groups)
     assert {group["betas"] for group in trained.optimizer.param_groups} == {(0.8, 0.9)}

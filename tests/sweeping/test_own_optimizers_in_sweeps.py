@@ -169,7 +169,7 @@ class Signs(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure=None):  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
                 p.sub_(group["lr"] * p.shape[0] ** 0.5 * p.grad.sign())
