@@ -33,6 +33,10 @@ class Checkpoint(Protocol):
         """True if a training that has reached its end is saved too."""
         ...
 
+    def check(self, loop: "TrainingLoop") -> None:
+        """Raise an InputError after the first update if this training cannot be saved."""
+        ...
+
     def save(self, loop: "TrainingLoop") -> None: ...
 
     def restore(self, loop: "TrainingLoop") -> None:
@@ -88,8 +92,11 @@ class TrainingLoop:
         started = time.monotonic()
         saved = started
         seconds_before = self.seconds
+        first = self.done
         while self.done < self.settings.steps:
             self.update()
+            if checkpoint is not None and self.done == first + 1:
+                checkpoint.check(self)
             if not self._reading_due():
                 continue
             self.read_losses()
@@ -161,7 +168,7 @@ class TrainingLoop:
         """Send the latest numbers to the sinks."""
         values = {
             "loss": self.losses[-1],
-            "lr": max(group["lr"] for group in self.step.optimizer.param_groups),
+            "lr": max(float(group["lr"]) for group in self.step.optimizer.param_groups),
             "seconds": self.seconds,
         }
         if self.gradient_norm is not None:
