@@ -181,9 +181,9 @@ def _keys(chosen):
 def _counting(steps):
     from orderone.sweeping.stacked.feed import stacked_batches
 
-    def counted(j, step, seeds):
+    def counted(j, source, step, seeds):
         steps.append(step)
-        return stacked_batches(j, step, seeds)
+        return stacked_batches(j, source, step, seeds)
 
     return counted
 

@@ -29,7 +29,7 @@ HELP = Help(
     example="orderone check --model gpt2 --widths 64:512 --rule mup --lr 3e-3",
     groups={
         "Model and sizes": ("model", "widths", "depths", "builder"),
-        "Data": ("batch", "length", "batches"),
+        "Data": ("batch", "length", "data", "batches"),
         "Rule": ("rule", "depth"),
         "Optimizer": ("optimizer", "lr", "weight_decay"),
         "Amount of work": ("steps", "seeds", "first_seed", "threads"),
@@ -53,6 +53,7 @@ def check(
     batch: int | None = None,
     length: int | None = None,
     builder: str | None = None,
+    data: str | None = None,
     batches: str | None = None,
     threads: int = 1,
     html: str | None = None,
@@ -83,12 +84,15 @@ def check(
         steps: Number of updates of every model.
         seeds: Number of models at every size.
         first_seed: Seed of the first model at every size, and of the batch.
-        batch: Texts or images in the batch, which is the same at every step. Default: 16.
+        batch: Texts or images in the batch, which is the same at every step. Default: 16. With
+            --builder, samples in a batch of --data; by default as --data has it.
         length: Bytes of a text. Default: 64.
         builder: Your model instead of --model: package.module:function, a function of the width
             (or of the depth, with --depths). The current folder is searched.
-        batches: Data for --builder: package.module:function without arguments that returns a
-            batch, or one batch for each step.
+        data: Data for --builder: package.module:name of a DataLoader, a list of batches, a data
+            set (with --batch), a function of (step, seed) that returns a batch, or a function
+            without arguments that returns one of these.
+        batches: The same as --data.
         threads: Number of torch CPU threads. Small models are fastest with one.
         html: Write a page with all figures to this file. It opens in any browser, offline too.
         png: Write a picture of the largest deviations to this file.
@@ -102,8 +106,12 @@ def check(
     shape = {"batch": batch, "length": length}
     sizes = read_sizes(widths, depths)
     number = count(threads, "threads")
+    if data is not None and batches is not None:
+        message = "--data and --batches mean the same; remove one of them"
+        raise InputError(message, "given-twice", argument="batches")
+    batches = data or batches
     if builder:
-        refuse_unused("--builder", model=model, **shape)
+        refuse_unused("--builder", model=model, length=length)
         if len(sizes["widths"]) > 1:
             refuse_unused("--builder and several --widths", depths=depths)
         else:
@@ -120,6 +128,7 @@ def check(
     with explained(), show.threads(number):
         if builder:
             subject = user_model(builder, sizes, batches)
+            options["batch_size"] = batch
         else:
             subject = known_model(model, sizes, batches, first, **shape)
         result = run(subject, quiet=json, **options)

@@ -7,16 +7,47 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from orderone.cli.help import declared_name, is_positional, metavar, no_color, read_docstring
+from orderone.cli.help import (
+    declared_name,
+    is_positional,
+    metavar,
+    no_color,
+    option_name,
+    read_docstring,
+)
+from orderone.core.errors import InputError
 
 
 def parse(name: str, verb: Callable[..., None], words: Sequence[str]) -> None:
     """Read the options of a verb and call it; wrong options end the program with status 2."""
+    refuse_positional(name, verb, words)
     if no_color():
         tyro._experimental_options["ansi_codes"] = False  # tyro itself ignores NO_COLOR
     tyro.cli(
         readable(verb), prog=f"orderone {name}", args=words, config=(tyro.conf.FlagCreatePairsOff,)
     )
+
+
+def refuse_positional(name: str, verb: Callable[..., None], words: Sequence[str]) -> None:
+    """Raise an InputError for `orderone check mine:build`: the model is an option."""
+    parameters = signature(verb).parameters
+    if "builder" not in parameters or any(map(is_positional, parameters.values())):
+        return
+    flags = {option_name(p) for p in parameters.values() if isinstance(p.default, bool)}
+    after_option = False  # the word before is an option, which may take this one
+    for word in words:
+        if word.startswith("-"):
+            after_option = "=" not in word and word not in flags
+        elif after_option:
+            several = parameters.get(words[words.index(word) - 1].lstrip("-").replace("-", "_"))
+            after_option = several is not None and "tuple" in str(several.annotation)
+        elif ":" in word or word.endswith(".py"):
+            raise InputError(
+                f"{word!r} is not preceded by an option; write orderone {name} --builder"
+                f" {word if ':' in word else 'package.module:function'}",
+                "option-expected",
+                argument="builder",
+            )
 
 
 def readable(verb: Callable[..., None]) -> Callable[..., None]:

@@ -10,7 +10,9 @@ import tyro
 from orderone.cli import show
 from orderone.cli.files import check_files, wrote
 from orderone.cli.help import Help
+from orderone.cli.named_code import check_call, load, load_builder
 from orderone.cli.settings import read_setting
+from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ HELP = Help(
         " intermediate_size=1024 num_attention_heads=4"
     ),
     groups={
-        "Model": ("hf_config", "base", "override", "probe"),
+        "Model": ("hf_config", "builder", "size", "base", "data", "override", "probe"),
         "Rule": ("rule", "depth"),
         "Optimizer": (
             *("optimizer", "lr", "weight_decay", "decay", "no_decay"),
@@ -34,10 +36,13 @@ HELP = Help(
 
 
 def plan(
-    hf_config: str,
+    hf_config: str | None = None,
+    builder: str | None = None,
+    size: tuple[str, ...] = (),
+    data: str | None = None,
     base: tuple[str, ...] = (),
     rule: str = "mup",
-    optimizer: str = "adamw",
+    optimizer: str | None = None,
     lr: str | None = None,
     weight_decay: str | None = None,
     init_scale: str | None = None,
@@ -50,18 +55,26 @@ def plan(
     save: str | None = None,
     json: bool = False,
 ) -> None:
-    """Print role, initial size, learning rate, weight decay and eps of every tensor of a Hugging
-    Face model, relative to a smaller model that you have tuned (the base).
+    """Print role, initial size, learning rate, weight decay and eps of every tensor of a model,
+    relative to a smaller model that you have tuned (the base).
 
-    Nothing is allocated: a model of any size can be planned on a laptop.
+    For a Hugging Face model nothing is allocated: one of any size can be planned on a laptop.
 
     Args:
         hf_config: A config.json of Hugging Face, or the folder that contains it.
+        builder: Your model instead of --hf-config: package.module:function, a function of the
+            width (and other sizes). The current folder is searched.
+        size: The size of the model of --builder: 1024, or names and values such as
+            width=1024 depth=12.
+        data: Example batches for --builder, to trace the forward pass: package.module:name, as
+            for `orderone check`.
         base: The sizes in which the tuned model differs, such as
-            hidden_size=256 num_attention_heads=4; or a saved plan; or absolute, for power laws of
-            the dimensions themselves. Only neural-tangent, hybrid and maximal-update need none.
+            hidden_size=256 num_attention_heads=4; for --builder, its size, such as 64 or width=64;
+            or a saved plan; or absolute, for power laws of the dimensions themselves. Only
+            neural-tangent, hybrid and maximal-update need none.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
-        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
+        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad. Default: the
+            one that --builder returns beside the model, otherwise adamw.
         lr: Learning rate tuned on the base; or one for each role or pattern of tensors:
             default=3e-3,embedding=1e-2,*.q_proj.weight=1e-3. Default: the default of torch.optim.
         weight_decay: Weight decay tuned on the base, like --lr. Default: the default of
@@ -83,22 +96,34 @@ def plan(
     from orderone.planning.file import as_record
 
     check_files({"save": save})
-    model = meta_model(read_config(hf_config))
-    made = make_plan(
-        model,
-        base=read_base(base),
-        rule=rule,
-        optimizer=optimizer,
-        lr=read_setting(lr, "lr"),
-        weight_decay=read_setting(weight_decay, "weight_decay"),
-        init_scale=read_setting(init_scale, "init_scale"),
-        depth=depth,
-        decay=decay,
-        no_decay=no_decay,
-        decay_vectors=decay_vectors,
-        overrides=_pairs(override, "override"),
-        probe=probe,
-    )
+    if (hf_config is None) == (builder is None):
+        raise InputError(
+            "the model: expected --hf-config config.json or --builder package.module:function",
+            "needs-another-option",
+            argument="builder",
+        )
+    options: dict[str, Any] = {
+        "rule": rule,
+        "optimizer": optimizer,
+        "lr": read_setting(lr, "lr"),
+        "weight_decay": read_setting(weight_decay, "weight_decay"),
+        "init_scale": read_setting(init_scale, "init_scale"),
+        "depth": depth,
+        "decay": decay,
+        "no_decay": no_decay,
+        "decay_vectors": decay_vectors,
+        "overrides": _pairs(override, "override"),
+        "probe": probe,
+    }
+    if builder is None:
+        assert hf_config is not None  # checked above
+        refuse_unused("--hf-config", size=size or None, data=data)
+        model = meta_model(read_config(hf_config))
+        found_base: Any = read_base(base)
+        options["optimizer"] = optimizer or "adamw"
+    else:
+        model, found_base = _built_models(builder, size, base, data, options)
+    made = make_plan(model, base=found_base, **options)
     if save is not None:
         made.save(save)
         wrote(save)
@@ -106,6 +131,59 @@ def plan(
         show.print_json(as_record(made))
     else:
         print(made)
+
+
+def _built_models(
+    builder: str,
+    size: Sequence[str],
+    base: Sequence[str],
+    data: str | None,
+    options: dict[str, Any],
+) -> tuple["nn.Module", Any]:
+    """Return the user's model and its base; add settings of the user's optimizer to `options`."""
+    from orderone.cli.check import explained
+    from orderone.loading.examples import read_examples
+    from orderone.observe.batches import call_inputs
+    from orderone.planning.build import ABSOLUTE
+    from orderone.sweeping.job import read_built
+
+    if not size:
+        raise InputError(
+            "--builder needs --size, the size of the model to plan: --size 1024, or"
+            " --size width=1024",
+            "needs-another-option",
+            argument="size",
+        )
+    build = load_builder(builder)
+
+    def built(texts: Sequence[str], name: str) -> Any:
+        numbers = [_value(text) for text in texts if "=" not in text]
+        pairs = _pairs([text for text in texts if "=" in text], name)
+        named = {key: _value(value) for key, value in pairs.items()}
+        check_call(build, builder, *numbers, **named)
+        with explained():
+            return read_built(build(*numbers, **named))
+
+    large = built(size, "size")
+    if data is not None:
+        with explained():
+            options["inputs"] = call_inputs(read_examples(load(data, "data"), 1).batches[0])
+    small = None
+    found_base: Any = None
+    if base == (ABSOLUTE,) or (len(base) == 1 and Path(base[0]).is_file()):
+        found_base = base[0]
+    elif base:
+        small = built(base, "base")
+        found_base = small.model
+    optimizer = (small or large).optimizer
+    if options["optimizer"] is None:
+        options["optimizer"] = "adamw" if optimizer is None else optimizer.kind
+        if optimizer is not None:
+            for name, value in optimizer.tuned.items():
+                if options.get(name) is None:
+                    options[name] = value
+            options["no_decay"] = (*options["no_decay"], *optimizer.no_decay)
+    return large.model, found_base
 
 
 def read_config(path: str) -> dict[str, Any]:

@@ -1,14 +1,12 @@
 """Model, sizes and batches of `orderone check`."""
 
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from orderone.cli.models import LAYERS, LONGEST, MODELS
+from orderone.cli.named_code import check_call, load, load_builder
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
@@ -84,17 +82,14 @@ def user_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -
     """Return the user's model: `builder` names a function of the width or of the depth."""
     if batches is None:
         raise InputError(
-            "--builder needs --batches package.module:function, the data for your model",
+            "--builder needs --data package.module:name, the data for your model (or --batches)",
             "needs-another-option",
-            argument="batches",
+            argument="data",
         )
-    build = load(builder, "builder")
-    if not callable(build):
-        raise InputError(
-            f"builder: expected a function of the width, but {builder} is a {type(build).__name__}",
-            argument="builder",
-        )
+    build = load_builder(builder)
     growing = {name: values for name, values in sizes.items() if len(values) > 1}
+    for values in growing.values():
+        check_call(build, builder, values[0])
     description = f"{builder} on {batches}"
     return Subject(
         builder,
@@ -106,11 +101,8 @@ def user_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -
 
 
 def user_batches(where: str) -> Any:
-    """Call the function that `where` names and return its result; return any other object."""
-    batches = load(where, "batches")
-    if callable(batches):
-        return batches()
-    return batches
+    """Return the data that `where` names, in any form that `coord_check` takes."""
+    return load(where, "data")
 
 
 def read_sizes(widths: str | None, depths: str | None) -> dict[str, list[int]]:
@@ -145,21 +137,3 @@ def read_range(text: str, name: str) -> list[int]:
         return sorted(set(numbers))
     first, last = numbers
     return [first << k for k in range((last // first).bit_length())]
-
-
-def load(where: str, name: str) -> Any:
-    """Import `package.module:thing` from the current folder, as `python -m` would."""
-    module, _, thing = where.partition(":")
-    if not (module and thing):
-        message = f"{name}: expected package.module:function, got {where!r}"
-        raise InputError(message, argument=name)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        return getattr(import_module(module), thing)
-    except AttributeError as error:
-        message = f"{name}: {module} has no {thing} ({error})"
-        raise InputError(message, "cannot-import", argument=name) from error
-    except Exception as error:  # the user's module may raise anything
-        message = f"{name}: cannot import {module} ({type(error).__name__}: {error})"
-        raise InputError(message, "cannot-import", argument=name) from error

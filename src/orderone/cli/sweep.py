@@ -64,7 +64,7 @@ def sweep(
     widths: str = "64:256",
     depths: str | None = None,
     rules: str = "mup",
-    optimizer: str = "adamw",
+    optimizer: str | None = None,
     lr: str = "1e-4:1e-1:10",
     weight_decay: float | None = None,
     space: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
@@ -121,7 +121,8 @@ def sweep(
         depths: Numbers of layers, written in the same way. Default: 2.
         rules: One rule, or several to compare: standard,mup. `standard` has one learning rate for
             all tensors; `sp` is the standard parameterization with scaled learning rates.
-        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
+        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad. Default: the
+            one that --builder returns beside the model, otherwise adamw.
         lr: Learning rates of the smallest model (or of --base): 1e-4:1e-1:16 means 16 values in
             geometric progression; 1e-3,3e-3 is a list.
         weight_decay: Weight decay of the smallest model. Default: the default of torch.optim.
@@ -137,7 +138,8 @@ def sweep(
         clip: Largest norm of the gradient (gradient clipping). Default: no clipping.
         seeds: Number of seeds at every size and learning rate.
         first_seed: The first seed.
-        batch: Texts or images in a batch. Default: 16.
+        batch: Texts or images in a batch. Default: 16. With --builder, samples in a batch of
+            --data; by default as --data has it.
         length: Tokens of a text. Default: 64.
         source: Text for lm and denoising: python (the standard library, the default); sotu,
             gutenberg or imdb (in --root); or your file or folder.
@@ -148,8 +150,9 @@ def sweep(
         size: Side in pixels of images from a folder, which are cropped to squares. Default: 224.
         builder: Your model instead of --model: package.module:function, a function of width (and
             depth). The current folder is searched.
-        data: Data for --builder: package.module:name of a task, or of a function of (step, seed)
-            that returns a batch.
+        data: Data for --builder: package.module:name of a DataLoader, a list of batches, a data
+            set (with --batch), a task, a function of (step, seed) that returns a batch, or a
+            function without arguments that returns one of these.
         precision: float32, bfloat16 (autocast) or float64.
         device: cpu or cuda. Default: cuda if there is a GPU.
         store: SQLite file for the results.
@@ -278,7 +281,7 @@ def _run(
 ) -> "Sweep":
     from orderone.sweeping.sweep import sweep as run
 
-    return run(setting.build, space, data=setting.data, **sizes, **options)
+    return run(setting.build, space, data=setting.data, batch_size=setting.size, **sizes, **options)
 
 
 def _all_failed(result: "Sweep") -> None:

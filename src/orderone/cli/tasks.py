@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orderone.cli import models
-from orderone.cli.subject import load
+from orderone.cli.named_code import load, load_builder
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
@@ -54,6 +54,7 @@ class Setting:
     build: Callable[..., "nn.Module"]
     data: Any  # a task, a function of (step, seed), or a batch
     multiple: int = 1  # widths must be multiples of this
+    size: int | None = None  # samples in a batch, for data of the user that has none
 
 
 @dataclass(frozen=True)
@@ -231,10 +232,11 @@ def user_task(
     """Return the user's model, a function of the width, with the user's data."""
     if batches is None:
         raise InputError(
-            "--builder needs --data package.module:name, a task or a function of (step, seed)",
+            "--builder needs --data package.module:name, the data for your model",
             "needs-another-option",
             argument="data",
         )
     refuse_unused("--builder", task=task, model=model)
-    options.only((), "--builder")
-    return Setting(f"{builder} on {batches}", load(builder, "builder"), load(batches, "data"))
+    options.only(("batch",), "--builder")
+    build = load_builder(builder)
+    return Setting(f"{builder} on {batches}", build, load(batches, "data"), size=options.batch)

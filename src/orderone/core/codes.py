@@ -558,9 +558,76 @@ SWEEP: dict[str, str] = {
 }
 TRAIN: dict[str, str] = {
     "training-data-expected": (
-        "The argument data is none of the accepted forms: a task of orderone.data, a function of"
-        " (step, seed) that returns a batch, or one batch that is used at every step. For a"
-        " DataLoader, write a function that returns its batches by step."
+        "The argument data is none of the accepted forms: a DataLoader, an iterable of batches, a"
+        " data set with batch_size, a task of orderone.data, a function of (step, seed) that"
+        " returns a batch, or one batch that is used at every step. The page 'Your data' has an"
+        " example of each."
+    ),
+    "data-needs-batch-size": (
+        "The data has single samples, or is a function of batch_size. Pass batch_size=..., and"
+        " collate_fn=... if torch's default_collate cannot make a batch of a list of samples. Or"
+        " pass a DataLoader."
+    ),
+    "data-without-batches": (
+        "There is not a single batch. The data set may be smaller than a batch while drop_last is"
+        " True, or a generator may have been used up before it was passed."
+    ),
+    "data-read-once": (
+        "The data is an iterator, which can be read once, and it is too large to be held in memory"
+        " for a second reading. Pass a DataLoader, a list of batches, or a function without"
+        " arguments that returns a new iterator each time."
+    ),
+    "data-repeats": (
+        "A training needs more batches than one pass over the data has, so the data is read again"
+        " from the beginning. A shuffling DataLoader has a new order in each epoch; a list has"
+        " always the same. This is usual; it is said because a loss on repeated data is lower."
+    ),
+    "data-not-repeatable": (
+        "Two readings of the first batches with the same seed were different. Random numbers of"
+        " torch, numpy and random, and of generators that the data set or sampler holds as"
+        " attributes, are set by the seed; others are not. Trials cannot be repeated exactly, and"
+        " a store does not notice other data."
+    ),
+    "data-order-not-repeatable": (
+        "The sampler of a DataLoader gives another order each time it is read, whatever the seed."
+        " Draw from torch, numpy, random or a generator that is an attribute of the sampler, or"
+        " implement set_epoch(epoch)."
+    ),
+    "distributed-sampler": (
+        "A DistributedSampler gives each process other samples. Here every process reads the same"
+        " batch and takes its rows of it, so that the update is that of one process. Leave the"
+        " sampler out."
+    ),
+    "batch-size-fixed": (
+        "The setting batch_size was passed or is in the space, and the data cannot change its"
+        " size: a single batch, a list or iterator of batches, a DataLoader with a batch_sampler"
+        " of its own, or a function without a parameter batch_size. Pass the data set, a"
+        " DataLoader, or a function of (step, seed, batch_size)."
+    ),
+    "collate-without-samples": (
+        "The function collate_fn makes a batch of a list of samples, and the data has batches"
+        " already. Pass a data set with batch_size, or pass collate_fn to your DataLoader."
+    ),
+    "held-out-too-large": (
+        "Held-out batches are read once and stay in memory, up to 1 GiB. Pass fewer of them: a few"
+        " hundred samples are enough to compare trials."
+    ),
+    "given-twice": (
+        "A setting is in the space and an argument of the sweep as well. Remove one of them."
+    ),
+    "optimizer-given-twice": (
+        "The function build returns an optimizer, and another one was passed or returned by"
+        " another call. Return the model alone and pass optimizer=..., or leave optimizer out."
+    ),
+    "groups-differ": (
+        "The optimizer that build returns has groups with different settings, but the rule makes"
+        " the groups. Learning rate, betas, eps and momentum must be the same in all groups. Only"
+        " weight decay may be on in some groups and 0 in others."
+    ),
+    "optimizer-depends-on-size": (
+        "The function build returns an optimizer whose settings change with the size of the"
+        " model. The rule scales them from the base, so that they would be scaled twice. Return"
+        " the settings of the base at every size."
     ),
     "batch-expected": (
         "The data function returned something that is not a batch. A batch is a tensor, a dict of"
@@ -787,6 +854,20 @@ COMMAND_LINE: dict[str, str] = {
         "An option names Python code as package.module:name, and the import failed. The current"
         " folder is searched as by `python -m`. Run `python -c 'import package.module'` in the same"
         " folder to see the whole traceback."
+    ),
+    "wrong-name-of-code": (
+        "An option names Python code as package.module:name: the module as in an import, a colon,"
+        " and the name of a function in it, without parentheses. The file models/gpt.py is the"
+        " module models.gpt. For a file elsewhere, run the command in its folder."
+    ),
+    "not-a-builder": (
+        "--builder names a function that returns a model of the size that it is called with: def"
+        " build(width): return Net(...). The class of a model works if it can be called with the"
+        " width alone. A model itself does not, because it has one size."
+    ),
+    "option-expected": (
+        "A word of the command is not the value of an option. A model of yours is named with"
+        " --builder package.module:function, and its data with --data package.module:name."
     ),
     "cannot-write-file": (
         "A file or folder of the output cannot be written. Verbs check this before they start to"

@@ -14,6 +14,7 @@ A sample starts at a sentence and has as many whole sentences as fit. Held-out s
 too, identically at every call. The four special tokens come after those of the text.
 """
 
+import copy
 from collections.abc import Sequence
 from hashlib import sha256
 
@@ -143,6 +144,13 @@ class Denoising:
             f" {self.evaluations}"
         )
         self.name = f"denoising {_hash(sentences)} {self.format} {numbers}"
+
+    def with_batch_size(self, batch: Count) -> "Denoising":
+        """Return the same task with batches of another size."""
+        other = copy.copy(self)
+        other.size = count(batch, "batch")
+        other.name = f"{self.name}, batches of {other.size}"
+        return other
 
     def batch(self, step: Count, seed: Count) -> Batch:
         """Return the batch of this step and seed."""

@@ -9,6 +9,7 @@ Every epoch contains each image once. Held-out images are normalised only. `S2` 
 section II.1.A of the paper "Effective Theory of Transformers at Initialization" (S2).
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -125,6 +126,14 @@ class Images:
     def loss(self) -> Loss | None:
         """Return cross entropy for labels that are spread over classes, or None for the default."""
         return self.recipe.loss
+
+    def with_batch_size(self, batch: Count) -> "Images":
+        """Return the same task with batches of another size."""
+        other = copy.copy(self)
+        other.size = count(batch, "batch")
+        other.name = f"{self.name}, batches of {other.size}"
+        other._order = Order(len(self.train), other.size)
+        return other
 
     def batch(self, step: Count, seed: Count) -> Batch:
         """Return the batch of this step and seed."""

@@ -10,6 +10,7 @@ parts and the end of each is held out, so that training and evaluation text are 
 even if the files are sorted.
 """
 
+import copy
 from collections.abc import Sequence
 from hashlib import sha256
 
@@ -120,6 +121,13 @@ class Language:
     def tokens(self) -> Tensor:
         """Return the training tokens, from which batches are drawn."""
         return self._tokens[self.device]
+
+    def with_batch_size(self, batch: Count) -> "Language":
+        """Return the same task with batches of another size."""
+        other = copy.copy(self)
+        other.size = count(batch, "batch")
+        other.name = f"{self.name}, batches of {other.size}"
+        return other
 
     def batch(self, step: Count, seed: Count) -> Batch:
         """Return the batch of this step and seed."""

@@ -24,6 +24,7 @@ from orderone.core.errors import InputError, function, with_code
 from orderone.core.exact import count
 from orderone.core.inputs import Count
 from orderone.core.roles import Role
+from orderone.loading.examples import read_examples
 from orderone.measure import records
 from orderone.measure.alignment_ratios import (
     COLUMNS,
@@ -42,6 +43,7 @@ from orderone.measure.inputs import (
     BatchesInput,
     BatchInput,
     BuildInput,
+    CollateInput,
     LossInput,
     OptimizerInput,
     RateInput,
@@ -60,7 +62,7 @@ from orderone.measure.runs import (
     read_sizes,
     run_all,
 )
-from orderone.observe.batches import Batch, call_inputs, is_batch, on_device, read_batches
+from orderone.observe.batches import Batch, call_inputs, is_batch, on_device
 from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import label_of
 from orderone.planning import Plan
@@ -77,6 +79,8 @@ def alignment(
     optimizer: OptimizerInput = "adamw",
     lr: RateInput | None = None,
     batches: BatchesInput | None = None,
+    batch_size: Count | None = None,
+    collate_fn: CollateInput | None = None,
     held_out: BatchInput | None = None,
     loss: LossInput | None = None,
     steps: Count = 4,
@@ -91,7 +95,8 @@ def alignment(
             plan; or (module, optimizer) for a model that is scaled already.
         widths: At least two sizes; four or five are better.
         rule, optimizer, lr: As in `plan`.
-        batches: As in `coord_check`. Training tokens are those of the first batch.
+        batches, batch_size, collate_fn: As in `coord_check`. Training tokens are those of the
+            first batch.
         held_out: A batch that is not trained on. The default is the batch that follows the first
             `steps` batches, if there is one.
         loss: As in `coord_check`.
@@ -112,7 +117,7 @@ def alignment(
         seeds=seed_list,
         loss=loss,
     )
-    study.read_batches(batches, held_out)
+    study.read_batches(batches, held_out, batch_size, collate_fn)
     with preserved():  # the measurement sets seeds
         study.read_layers()
         study.run()
@@ -147,12 +152,20 @@ class _Study:
 
     # --- before training --------------------------------------------------------------------------
 
-    def read_batches(self, batches: BatchesInput | None, held_out: BatchInput | None) -> None:
+    def read_batches(
+        self,
+        batches: BatchesInput | None,
+        held_out: BatchInput | None,
+        batch_size: Count | None,
+        collate_fn: CollateInput | None,
+    ) -> None:
         """Take `steps` batches to train on, and one more as held-out tokens."""
         needed = self.steps + 1
         if is_batch(batches) or (isinstance(batches, Sequence) and len(batches) <= self.steps):
             needed = self.steps
-        available = read_batches(batches, needed)
+        example = read_examples(batches, needed, batch_size, collate_fn)
+        self.notes += example.notes
+        available = example.batches
         self.batches = available[: self.steps]
         self.observed = {TRAINING: self.batches[0]}
         if len(self.batches) < self.steps:

@@ -20,6 +20,7 @@ from orderone import rules
 from orderone.core.errors import InputError, function, one_of, with_code, without_code
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
+from orderone.loading.examples import read_examples
 from orderone.measure import records
 from orderone.measure.alignment_ratios import Layer, layers_of, observe
 from orderone.measure.check import Check
@@ -28,6 +29,7 @@ from orderone.measure.inputs import (
     BatchesInput,
     BuildInput,
     Built,
+    CollateInput,
     LossInput,
     OptimizerInput,
     PatternsInput,
@@ -61,7 +63,6 @@ from orderone.observe.batches import (
     Loss,
     draws_randomly,
     on_device,
-    read_batches,
 )
 from orderone.observe.inventory import read_patterns, shapes_of
 from orderone.observe.quantities import Quantity
@@ -85,6 +86,8 @@ def coord_check(
     optimizer: OptimizerInput = "adamw",
     lr: RateInput | None = None,
     batches: BatchesInput | None = None,
+    batch_size: Count | None = None,
+    collate_fn: CollateInput | None = None,
     loss: LossInput | None = None,
     steps: Count = 4,
     seeds: SeedsInput = 3,
@@ -109,7 +112,11 @@ def coord_check(
         rule, optimizer, lr: As in `plan`. The model is judged by the predictions of `rule`; the
             default is the rule of the plan that `build` returns, otherwise mup.
         batches: One batch (tensor, dict of keyword arguments, or pair of inputs and targets) for
-            all steps, or a sequence with one batch for each step.
+            all steps, a list with one batch for each step, a DataLoader, another iterable of
+            batches, a data set with `batch_size`, a task of `orderone.data`, or a function of
+            (step, seed). All sizes and seeds train on the same batches.
+        batch_size: Samples in a batch, for a data set, a DataLoader or a function that takes it.
+        collate_fn: Function that makes a batch of a list of samples, for a data set.
         loss: `loss(output, target)` for pairs, `loss(output, batch)` otherwise. The default is the
             loss that the model returns; for pairs cross entropy (integer targets) or mean squared
             error (real targets).
@@ -136,17 +143,19 @@ def coord_check(
     axis, sizes = read_sizes(widths, depths)
     with preserved():  # the check sets seeds
         seed_list = read_seeds(seeds)
+        example = read_examples(batches, steps, batch_size, collate_fn)
         study = _Study(
             builder=Builder(build, axis, base, seed_list[0]),
             sizes=sizes,
             settings={"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options},
-            batches=read_batches(batches, steps),
+            batches=example.batches,
             loss=loss,
             seeds=seed_list,
             steps=steps,
             scheduler=scheduler,
             frozen=frozen,
         )
+        study.notes += example.notes
         result = study.run(progress)
     return Judge(result, float(confidence)).check()
 

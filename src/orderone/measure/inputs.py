@@ -1,7 +1,7 @@
 """Types of what users pass to `coord_check`, `alignment` and `probe`."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -27,6 +27,7 @@ BatchInput: TypeAlias = Annotated[Batch | list[object], UserInput]
 BatchesInput: TypeAlias = Annotated[
     Batch | Iterable[object] | Callable[[], Iterable[object]], UserInput
 ]
+CollateInput: TypeAlias = Annotated[Callable[[Any], object], UserInput]
 LossInput: TypeAlias = Annotated[Callable[..., Tensor], UserInput]
 BaseInput: TypeAlias = Annotated[int | nn.Module, UserInput]
 SchedulerInput: TypeAlias = Annotated[Callable[[Optimizer], Scheduler], UserInput]

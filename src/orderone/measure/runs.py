@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import torch
@@ -113,6 +114,18 @@ class Builder:
                 f"build: expected a function of the {self.axis}, got {type(self.build).__name__}"
             )
             raise InputError(message, "wrong-type", argument="build")
+        try:
+            parameters = signature(self.build)
+        except (TypeError, ValueError):  # written in C
+            return
+        try:
+            parameters.bind(1)
+        except TypeError as error:
+            message = (
+                f"build: expected a function of the {self.axis} alone, got one with the signature"
+                f" {parameters} ({error}); give its other parameters defaults"
+            )
+            raise InputError(message, "build-arguments", argument="build") from error
 
     def built(self, size: int, seed: int) -> Built:
         """Return what `build` returns at this size, after setting the seed."""

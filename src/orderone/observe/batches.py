@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TypeAlias, TypeGuard, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -36,6 +37,19 @@ def is_batch(value: object) -> TypeGuard[Batch]:
             return all(isinstance(x, Tensor) for x in inputs)
         return isinstance(inputs, (Tensor, Mapping))
     return len(value) == 1 and type(value[0]) is Tensor
+
+
+def as_batch(value: object) -> object:
+    """Return a batch of plain tuples, dicts and tensors.
+
+    Loaders make lists, Hugging Face makes dicts of its own classes, and some data is in arrays of
+    numpy.
+    """
+    if isinstance(value, list):
+        value = tuple(value)
+    elif isinstance(value, Mapping):
+        value = dict(value)
+    return tree_map(lambda x: torch.as_tensor(x) if isinstance(x, np.ndarray) else x, value)
 
 
 def read_batches(batches: object, steps: int) -> list[Batch]:

@@ -15,8 +15,6 @@ from orderone.core.exact import HALF, ONE, exact
 from orderone.core.inputs import Exact, Name, UserInput
 from orderone.observe.inventory import read_patterns
 from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm
-from orderone.planning.plan import Settings
-from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm, class_name
 from orderone.planning.plan import Row, Settings
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.settings import (

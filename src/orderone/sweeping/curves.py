@@ -22,6 +22,7 @@ RESULTS = (
     "evaluation",
     "diverged",
     "steps",
+    "updates",
     "seconds",
     "status",
     "error",
@@ -240,9 +241,14 @@ def _axis(frame: Rows, over: str | None) -> str:
 
 def _check_constant(frame: Rows, axis: str, setting: str) -> None:
     """Raise an InputError if a setting varies that must be the same in all trainings."""
+    results = {"steps"}
+    if "updates" in frame:  # then `steps` is a setting
+        results = set()
     settings = [name for name in frame if name in KNOWN or tuned_name(str(name))]
     for name in in_order(settings):
-        if name not in (*FREE, axis, setting) and frame[name].nunique(dropna=False) > 1:
+        if name in (*FREE, axis, setting, *results):
+            continue
+        if frame[name].nunique(dropna=False) > 1:
             best = frame.loc[frame["loss"].astype(float).idxmin(), name]
             raise InputError(
                 f"frame: expected one {name} for all trainings, got {_values(frame[name])}; choose"

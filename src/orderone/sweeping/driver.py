@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch import nn
-
 from orderone.core.errors import InputError, with_code
 from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import algorithm
 from orderone.seeding import seeded
 from orderone.sweeping.engine import Engine, groups, units
 from orderone.sweeping.executors import Executor
-from orderone.sweeping.job import Job
+from orderone.sweeping.job import Built, Job
 from orderone.sweeping.member import optimizer_options
 from orderone.sweeping.progress import Progress, progress_bar
 from orderone.sweeping.pruning import Pruner
@@ -24,6 +22,8 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome
 
+# errors that concern the sweep, not the settings of one trial
+OF_ALL_TRIALS = ("groups-differ", "optimizer-depends-on-size", "optimizer-given-twice")
 MOST_FAILURES = 3  # failed trials that get a note each
 
 
@@ -152,6 +152,7 @@ class Driver:
         if len(failures) > MOST_FAILURES:
             more = f"{len(failures) - MOST_FAILURES} more trials failed; see the column 'error'"
             notes.append(with_code(more, "trial-failed"))
+        notes += self._data_notes()
         for reason in not_stacked:  # ends with a code
             notes.append(f"not stacked, trained one after another: {reason}")
         if self.store and self.store.unsaved:
@@ -161,6 +162,17 @@ class Driver:
             )
             notes.append(with_code(text, "results-not-saved"))
         return notes
+
+    def _data_notes(self) -> list[str]:
+        """Return notes on the data of the longest trial of every batch size."""
+        longest: dict[object, Trial] = {}
+        for trial in sorted(self.asked.values(), key=lambda t: self.job.settings_of(t).steps):
+            longest[trial.get("batch_size")] = trial
+        notes: dict[str, None] = {}
+        for trial in longest.values():
+            needed = self.job.settings_of(trial).steps * self.job.accumulate
+            notes.update(dict.fromkeys(self.job.source(trial).notes_on(needed)))
+        return list(notes)
 
 
 def check_members(job: Job, trials: list[Trial]) -> None:
@@ -182,6 +194,8 @@ def check_members(job: Job, trials: list[Trial]) -> None:
         except Exception as error:  # the user's code may raise anything
             if isinstance(error, InputError) and error.argument in PER_TENSOR:
                 raise  # a key such as "lr.embedding" that does not fit the model
+            if getattr(error, "code", None) in OF_ALL_TRIALS:
+                raise
             errors.append(error)
             continue
         for trial, shapes_of_trial in zip((group[0], group[-1]), shapes, strict=True):
@@ -199,9 +213,9 @@ def _shapes(
     by_rule = {trial.get("rule"): trial for trial in group}
     for trial in by_rule.values():
         job.plan_for(trial, first)
-    return shapes_of(first), shapes_of(last)
+    return shapes_of(first.model), shapes_of(last.model)
 
 
-def _built(job: Job, trial: Trial) -> nn.Module:
+def _built(job: Job, trial: Trial) -> Built:
     with seeded(trial.seed):
         return job.built(trial.settings)

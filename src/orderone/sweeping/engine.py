@@ -46,6 +46,12 @@ class Engine:
                 yield outcome
             return
         except NotStackable as error:
+            remaining = [trial for trial in trials if trial.key not in done]
+            by_data = _by_data_seed(remaining)
+            if error.code == "batch-shapes-differ" and len(by_data) > 1:
+                for group in by_data:  # members with the same seed read the same batches
+                    yield from self.run(group, report)
+                return
             if self.stacked is True:
                 raise
             reason = str(error)
@@ -63,12 +69,19 @@ class Engine:
             yield replace(outcome, facts={**outcome.facts, "not stacked": reason})
 
 
-def groups(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Return the trials grouped by architecture, in the order in which they first appear."""
-    by_architecture: dict[str, list[Trial]] = {}
+def _by_data_seed(trials: Sequence[Trial]) -> list[list[Trial]]:
+    by_seed: dict[int, list[Trial]] = {}
     for trial in trials:
-        by_architecture.setdefault(trial.architecture, []).append(trial)
-    return list(by_architecture.values())
+        by_seed.setdefault(trial.data_seed, []).append(trial)
+    return list(by_seed.values())
+
+
+def groups(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Return the trials grouped by architecture and batch size, in the order of appearance."""
+    by_program: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_program.setdefault(trial.program, []).append(trial)
+    return list(by_program.values())
 
 
 def units(

@@ -19,12 +19,12 @@ else:  # Optuna is optional
     BasePruner = object
     BaseSampler = object
 
-Build: TypeAlias = Annotated[Callable[..., nn.Module], UserInput]
+Build: TypeAlias = Annotated[Callable[..., nn.Module | tuple[nn.Module, Optimizer]], UserInput]
 SpaceInput: TypeAlias = Annotated[Mapping[str, object], UserInput]
 Sizes: TypeAlias = Annotated[int | Iterable[int] | None, UserInput]
 Rules: TypeAlias = Annotated[str | Parameterization | Iterable[str | Parameterization], UserInput]
 Optimizers: TypeAlias = Annotated[
-    str | type[Optimizer] | Iterable[str | type[Optimizer]], UserInput
+    str | type[Optimizer] | Iterable[str | type[Optimizer]] | None, UserInput
 ]
 Base: TypeAlias = Annotated[
     int | Mapping[str, object] | nn.Module | Plan | str | PathLike[str] | None, UserInput

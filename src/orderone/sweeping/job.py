@@ -13,13 +13,15 @@ from orderone.core.errors import InputError
 from orderone.observe.batches import Loss
 from orderone.observe.inventory import shapes_of
 from orderone.optimizers.registry import registered, remember
-from orderone.optimizers.table import UserOptimizer, algorithm, nearest_record
+from orderone.optimizers.table import UserOptimizer, algorithm, class_name, nearest_record
 from orderone.planning import Plan, plan
 from orderone.planning.build import Family, family
 from orderone.seeding import seeded
+from orderone.sweeping.built_optimizer import BuiltOptimizer, read_optimizer
 from orderone.sweeping.member import Member, optimizer_options
 from orderone.sweeping.same_tensors import SameTensors
 from orderone.sweeping.trial import (
+    AMOUNTS,
     CHOICES,
     KNOWN,
     PER_TENSOR,
@@ -32,11 +34,73 @@ from orderone.sweeping.trial import (
 from orderone.training.fingerprint import identity
 from orderone.training.schedule import Factor, schedule
 from orderone.training.settings import Settings
-from orderone.training.source import Source
+from orderone.training.source import HeldOut, Source
 
 FORMAT = 1  # version of the meaning of a trial; another number makes all trials new ones
 BASE_SEED = 0
 Scale = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model, and the settings of the optimizer that `build` returned with it, if it did."""
+
+    model: nn.Module
+    optimizer: BuiltOptimizer | None = None
+
+    @property
+    def tuned(self) -> Mapping[str, Any]:
+        """Return lr, weight_decay and eps of the optimizer."""
+        return self.optimizer.tuned if self.optimizer else {}
+
+    @property
+    def no_decay(self) -> tuple[str, ...]:
+        return self.optimizer.no_decay if self.optimizer else ()
+
+
+def read_built(built: object) -> Built:
+    """Read what `build` returned: a module, or (module, optimizer)."""
+    if isinstance(built, nn.Module):
+        return Built(built)
+    if isinstance(built, (tuple, list)) and len(built) == 2 and isinstance(built[0], nn.Module):
+        return Built(built[0], read_optimizer(built[0], built[1]))
+    got = type(built).__name__
+    if isinstance(built, (tuple, list)):
+        got = f"({', '.join(type(part).__name__ for part in built)})"
+    raise InputError(
+        "build: expected a function that returns an nn.Module or (module, optimizer), got"
+        f" {got}; pass a schedule to the sweep: schedule=..., warmup=...",
+        "wrong-type",
+        argument="build",
+    )
+
+
+def _check_same_settings(base: BuiltOptimizer | None, built: BuiltOptimizer | None) -> None:
+    """Raise an InputError if `build` scales settings of the optimizer itself: the rule does."""
+    if base is None or built is None:
+        return
+    for name in {**base.tuned, **base.options, **built.tuned, **built.options}:
+        before = {**base.tuned, **base.options}.get(name)
+        now = {**built.tuned, **built.options}.get(name)
+        if before != now:
+            raise InputError(
+                f"build: {name} of the optimizer that it returns depends on the size ({before} at"
+                f" the base, {now} here); return the value of the base at every size, the rule"
+                " scales it",
+                "optimizer-depends-on-size",
+                argument="build",
+            )
+
+
+def _with_default(
+    setting: float | dict[str, float] | None, default: float | None
+) -> float | dict[str, float] | None:
+    """Return the setting of a trial, with the value of the optimizer that `build` returns."""
+    if setting is None:
+        return default
+    if isinstance(setting, dict) and default is not None:
+        return {"default": default, **setting}
+    return setting
 
 
 @dataclass(frozen=True)
@@ -56,6 +120,8 @@ class Job:
     accumulate: int = 1
     precision: str = "float32"  # or bfloat16 (autocast), float64
     evaluate_every: int | None = None  # None: held-out loss at the end only
+    batch_size: int | None = None  # None: that of the data
+    sweeps_steps: bool = False  # trials set their steps; `steps` is the largest number
     base_sizes: Mapping[str, int] = field(
         default_factory=dict
     )  # sizes of the base, if `build` makes it
@@ -102,7 +168,7 @@ class Job:
             "build": self.name or identity(self.build),
             "loss": self._described_loss(),
             "data": self.data.name,
-            "steps": self.steps,
+            "steps": "swept" if self.sweeps_steps else self.steps,
             "schedule": self.schedule,
             "base": self._described_base(),
             "rules": {name: str(identity(rule)) for name, rule in self.rules.items()},
@@ -115,6 +181,12 @@ class Job:
         }
         if self.name and not self.data.named:
             described["data"] = self.name
+            if self.data.content is not None:
+                described["data"] = [self.name, self.data.content]
+        if self.batch_size is not None:
+            described["batch_size"] = self.batch_size
+        if isinstance(self.data.held_out, HeldOut):
+            described["held_out"] = digest(identity(self.data.held_out.batches))
         if not isinstance(self.schedule, str):
             described["schedule"] = identity(self.schedule)
         if self.optimizers:  # stores of version 0.1 have no such entry
@@ -151,6 +223,24 @@ class Job:
             checkpoint_seconds=self.checkpoint_seconds,
         )
 
+    def settings_of(self, trial: Trial) -> Settings:
+        """Return the settings of the training loop of one trial, which may set its steps."""
+        steps = trial.get("steps")
+        if steps is None:
+            return self.settings
+        factor = schedule(self.schedule, steps, self.warmup)
+        return replace(self.settings, steps=steps, factor=factor)
+
+    def source(self, trial: Trial) -> Source:
+        """Return the data of a trial, which may set its batch size."""
+        size = trial.get("batch_size")
+        if size is None:
+            return self.data
+        key = f"data in batches of {size}"
+        if key not in self._made:
+            self._made[key] = self.data.resized(size)
+        return self._made[key]
+
     def warned(self, what: str) -> bool:
         """Return whether this was called before with the same text."""
         before = self._made.get(f"warned of {what}", False)
@@ -165,67 +255,86 @@ class Job:
     def member(self, trial: Trial) -> Member:
         """Return the initialised model of a trial, on the job's device and in its precision."""
         with seeded(trial.seed):
-            model = self.built(trial.settings)
+            built = self.built(trial.settings)
+            model = built.model
             self.tensors.check(trial, shapes_of(model))
-            made = self.plan_for(trial, model)
+            made = self.plan_for(trial, built)
             made.apply()
         model.to(self.device, self.settings.dtype)
+        from_build = built.optimizer.options if built.optimizer else {}
         options = optimizer_options(
-            made.settings.optimizer, trial.settings, made.user_class, made.user_options
+            made.settings.optimizer,
+            trial.settings,
+            made.user_class,
+            made.user_options,
+            from_build,
         )
         return Member(model, made, trial.seed, trial.data_seed, trial.key, options)
 
-    def built(self, settings: Scale) -> nn.Module:
-        """Return the model that `build` makes for these settings; the caller sets the seed."""
+    def built(self, settings: Scale) -> Built:
+        """Return what `build` makes for these settings; the caller sets the seed."""
         sizes = {name: settings[name] for name in SIZES if settings.get(name) is not None}
-        model = call_build(self.build, sizes, Trial(settings).arguments)
-        if not isinstance(model, nn.Module):
-            raise InputError(
-                f"build: expected a function that returns an nn.Module, got {type(model).__name__}",
-                "wrong-type",
-                argument="build",
-            )
-        return model
+        return read_built(call_build(self.build, sizes, Trial(settings).arguments))
 
-    def plan_for(self, trial: Trial, model: nn.Module) -> Plan:
+    def plan_for(self, trial: Trial, built: Built) -> Plan:
         """Return the plan of a trial.
 
         The forward pass is traced once per architecture and rule, and each plan is made once.
+        Settings of the trial come before those of the optimizer that `build` returns.
         """
-        tuned: dict[str, Any] = {"eps": trial.get("eps")}
+        model = built.model
+        tuned: dict[str, Any] = {"eps": trial.get("eps", built.tuned.get("eps"))}
         for name in PER_TENSOR:
-            tuned[name] = setting_of(trial.settings, name)
+            tuned[name] = _with_default(setting_of(trial.settings, name), built.tuned.get(name))
         kind = f"{trial.get('rule', 'mup')} {trial.architecture}"
         key = f"{kind} {tuned}"
         if key not in self._made:
-            planned = self._planned(trial, model, kind, tuned)
+            planned = self._planned(trial, built, kind, tuned)
             self._made[key] = replace(planned, model=None, planned={})
         # `planned` is empty: the model is new, so there are no earlier sizes to compare with.
         return replace(self._made[key], model=model, planned={})
 
-    def _planned(self, trial: Trial, model: nn.Module, kind: str, tuned: Scale) -> Plan:
+    def _planned(self, trial: Trial, built: Built, kind: str, tuned: Scale) -> Plan:
+        model = built.model
+        self._check_optimizer(trial, built.optimizer)
         rule = self.rules.get(trial.get("rule", "mup"), trial.get("rule", "mup"))
         optimizer = trial.get("optimizer", "adamw")
+        source = self.source(trial)
         options = {
             "rule": rule,
             "optimizer": self.optimizers.get(optimizer, optimizer),
+            "no_decay": built.no_decay,
             **self.plan_options,
         }
         if self.base is not None and not isinstance(self.base, nn.Module):
-            return plan(model, base=self.base, **{"inputs": self.data.inputs(), **options}, **tuned)
+            return plan(model, base=self.base, **{"inputs": source.inputs(), **options}, **tuned)
         if kind not in self._made:
             base = self.base
             if base is None:
-                base = self._base_for(trial)
-            self._made[kind] = family(model, base, **{"inputs": self.data.inputs(), **options})
+                built_base = self._base_for(trial)
+                _check_same_settings(built_base.optimizer, built.optimizer)
+                base = built_base.model
+            self._made[kind] = family(model, base, **{"inputs": source.inputs(), **options})
         models: Family = self._made[kind]
         if trial.get("depth") != self.base_sizes.get("depth"):
             # initial sizes of a deeper model are measured: from the same seed for all trials
             with seeded(BASE_SEED):
-                model = self.built(trial.settings)
+                model = self.built(trial.settings).model
         return replace(models, request=models.request.tuned(**tuned)).plan(model)
 
-    def _base_for(self, trial: Trial) -> nn.Module:
+    def _check_optimizer(self, trial: Trial, optimizer: BuiltOptimizer | None) -> None:
+        """Raise an InputError if `build` returns another optimizer than at the first call."""
+        label = trial.get("optimizer", "adamw")
+        if optimizer is not None and algorithm(optimizer.kind).label != label:
+            raise InputError(
+                f"build: expected the optimizer {label} from every call, got"
+                f" {class_name(optimizer.kind)} for ({trial}); pass optimizer=[...] to compare"
+                " several, and return the model alone",
+                "optimizer-given-twice",
+                argument="optimizer",
+            )
+
+    def _base_for(self, trial: Trial) -> Built:
         """Return the trial's architecture at the size of the base, always from the same seed."""
         with seeded(BASE_SEED):
             return self.built({**trial.settings, **self.base_sizes})
@@ -281,10 +390,10 @@ def check_build(build: object, sizes: Sequence[str], arguments: Sequence[str]) -
         takes = "; build has no other arguments"
         if others:
             takes = f", or another argument of build ({', '.join(others)})"
+        known = ", ".join((*TUNED, *CHOICES, *AMOUNTS, *SEEDS))
         raise InputError(
-            f"space: unknown key {unknown[0]!r}; expected one of"
-            f" {', '.join((*TUNED, *CHOICES, *SEEDS))}, a role, pattern or optimizer after lr,"
-            f" weight_decay or init_scale (lr.embedding){takes}",
+            f"space: unknown key {unknown[0]!r}; expected one of {known}, a role, pattern or"
+            f" optimizer after lr, weight_decay or init_scale (lr.embedding){takes}",
             "unknown-space-key",
             argument="space",
         )

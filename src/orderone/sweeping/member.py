@@ -44,11 +44,13 @@ def optimizer_options(
     settings: Mapping[str, Scalar],
     user_class: type[Optimizer] | None = None,
     user_options: Mapping[str, Any] | None = None,
+    built: Mapping[str, Any] | None = None,
 ) -> dict[str, object]:
     """Return beta1, beta2 and momentum of a trial as keywords of torch.optim.
 
-    Raise an InputError for a setting that the optimizer does not have. Betas that the trial does
-    not set have the default of the user's class, if there is one, or of the optimizer.
+    Raise an InputError for a setting that the optimizer does not have. `built` are the options of
+    the optimizer that `build` returns. Betas that neither sets have the default of the user's
+    class, if there is one, or of the optimizer.
     """
     for setting, keyword in SETTINGS.items():
         if settings.get(setting) is None or record_named(name).has_setting(keyword):
@@ -61,12 +63,12 @@ def optimizer_options(
                 "unknown-space-key",
                 argument=setting,
             )
-    options: dict[str, object] = {}
+    options: dict[str, object] = dict(built or {})
     if settings.get("momentum") is not None:
         options["momentum"] = settings["momentum"]
     if settings.get("beta1") is not None or settings.get("beta2") is not None:
         kind = record_named(name).torch_class
-        defaults = (user_options or {}).get("betas")
+        defaults = (built or {}).get("betas") or (user_options or {}).get("betas")
         defaults = defaults or default_of(user_class or kind, "betas") or default_of(kind, "betas")
         beta1, beta2, *others = defaults  # AdEMAMix has three
         beta1 = settings.get("beta1", beta1)

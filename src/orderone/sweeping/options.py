@@ -15,7 +15,14 @@ from typing import ParamSpec, TypeVar
 from orderone.core.errors import InputError, instance
 from orderone.core.inputs import Count, Name, Number
 from orderone.sweeping.inputs import PrunerInput, SamplerInput, Stacked
-from orderone.training.inputs import Data, Device, FilePath, LossFunction, ScheduleInput
+from orderone.training.inputs import (
+    CollateFunction,
+    Data,
+    Device,
+    FilePath,
+    LossFunction,
+    ScheduleInput,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,8 +33,12 @@ class Training:
     """Settings of the training of one model; they change losses, so they identify a trial.
 
     Attributes:
-        data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
-            batch for all steps.
+        data: A DataLoader, an iterable of batches, a data set with `batch_size`, a task of
+            `orderone.data`, a function of (step, seed) that returns a batch, or one batch for all
+            steps. The page "Your data" has an example of each.
+        batch_size: Samples in a batch, for a data set, a DataLoader or a function that takes it.
+        collate_fn: Function that makes a batch of a list of samples, for a data set.
+        held_out: Data of the same forms that trials are compared by.
         steps: Updates of every training.
         loss: As in `coord_check`; by default the loss of the task, the loss that the model returns,
             or cross entropy or mean squared error by the type of the targets.
@@ -40,6 +51,9 @@ class Training:
     """
 
     data: Data = None
+    batch_size: Count | None = None
+    collate_fn: CollateFunction = None
+    held_out: Data = None
     steps: Count | None = None
     loss: LossFunction = None
     schedule: ScheduleInput = "constant"

@@ -48,7 +48,7 @@ def read_pruner(pruner: PrunerInput, job: Job, space: Space) -> Pruner:
         return Halving(job, space)
     optuna = need("optuna", "optuna", "for this pruner")
     if isinstance(pruner, str):
-        pruner = optuna.pruners.MedianPruner(n_warmup_steps=job.steps // 5)
+        pruner = optuna.pruners.MedianPruner(n_warmup_steps=_fewest_steps(job, space) // 5)
     if not isinstance(pruner, optuna.pruners.BasePruner):
         raise InputError(
             f"pruner: expected {', '.join(NAMES)} or a pruner of Optuna, got {pruner!r}",
@@ -56,6 +56,10 @@ def read_pruner(pruner: PrunerInput, job: Job, space: Space) -> Pruner:
             argument="pruner",
         )
     return ByOptuna(optuna, pruner, job, space)
+
+
+def _fewest_steps(job: Job, space: Space) -> int:
+    return min(space.amounts.get("steps", (job.steps,)))
 
 
 def arm_of(trial: Trial, space: Space) -> str:
@@ -67,30 +71,30 @@ class Halving:
     """Lets the better half of the trials of an arm continue at each rung."""
 
     def __init__(self, job: Job, space: Space):
-        every = job.report_every
-        self._every = every
+        self._job = job
+        self._every = job.report_every
         self._space = space
-        self._rungs: set[int] = set()
-        for part in RUNGS:
-            self._rungs.add(max(1, job.steps // part // every) * every)
+        self._rungs: dict[str, set[int]] = {}  # by key
         self._arms: dict[str, str] = {}
         self._losses: dict[tuple[str, int], dict[str, float]] = {}
 
     def start(self, trial: Trial) -> None:
         self._arms[trial.key] = arm_of(trial, self._space)
+        steps = self._job.settings_of(trial).steps
+        every = self._every
+        self._rungs[trial.key] = {max(1, steps // part // every) * every for part in RUNGS}
 
     def remember(self, trial: Trial, outcome: Outcome) -> None:
         self.start(trial)
-        for step in self._rungs:
+        for step in self._rungs[trial.key]:
             if step < len(outcome.losses) or outcome.stopped_at == step:
                 self._add(step, trial.key, recent_loss(outcome.losses[:step], self._every))
 
     def report(self, step: int, losses: Mapping[str, float]) -> set[str]:
-        if step not in self._rungs:
-            return set()
-        for key, loss in losses.items():
-            self._add(step, key, loss)
-        return {key for key in losses if not self._continues(step, key)}
+        compared = [key for key in losses if step in self._rungs[key]]
+        for key in compared:
+            self._add(step, key, losses[key])
+        return {key for key in compared if not self._continues(step, key)}
 
     def finish(self, trial: Trial, outcome: Outcome) -> None:
         """Do nothing: the losses that count were reported before."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from orderone.sweeping.transfer import Transfer
 
-ARM = ("rule", "optimizer", "width", "depth")
+ARM = ("rule", "optimizer", "width", "depth", "batch_size", "steps")
 REPEATS = ("seed", "data_seed")
 
 
@@ -81,7 +81,11 @@ class Sweep:
 
     @property
     def frame(self) -> "pandas.DataFrame":
-        """One row per trial: settings, `loss` (by which trials are compared), and how it ended."""
+        """One row per trial: settings, `loss` (by which trials are compared), and how it ended.
+
+        `steps` is the number of updates made. In a sweep over steps it is the setting, and
+        `updates` is the number of updates made.
+        """
         import pandas
 
         rows: list[dict[str, object]] = []
@@ -92,7 +96,10 @@ class Sweep:
         for row in rows:
             names.update(dict.fromkeys(row))
         settings = in_order(name for name in names if name not in _FACTS)
-        columns = list(dict.fromkeys([*settings, *_FACTS]))
+        if "updates" in names:
+            settings.insert(settings.index("lr") if "lr" in settings else len(settings), "steps")
+        facts = [name for name in _FACTS if name in names or name != "updates"]
+        columns = list(dict.fromkeys([*settings, *facts]))
         return pandas.DataFrame(rows, columns=pandas.Index(columns))
 
     @property
@@ -124,8 +131,11 @@ class Sweep:
         """Return the settings with the lowest mean loss over seeds, for every rule and size."""
         frame = self.frame
         frame = frame[frame["status"].isin(["done", "diverged"])]
-        arm = [name for name in ARM if name in frame]
-        tuned = [name for name in frame if name not in (*arm, *REPEATS, *_FACTS)]
+        results = {*_FACTS}
+        if "updates" in frame:  # then `steps` is a setting
+            results.remove("steps")
+        arm = [name for name in ARM if name in frame and name not in results]
+        tuned = [name for name in frame if name not in (*arm, *REPEATS, *results)]
         means = (
             frame.groupby([*arm, *tuned], dropna=False, sort=False)["loss"]
             .agg(["mean", "size"])
@@ -230,7 +240,17 @@ class Sweep:
         return "\n".join([*lines, *hint_on_codes(notes)])
 
 
-_FACTS = ("loss", "evaluation", "diverged", "steps", "seconds", "status", "error", "key")
+_FACTS = (
+    "loss",
+    "evaluation",
+    "diverged",
+    "steps",
+    "updates",
+    "seconds",
+    "status",
+    "error",
+    "key",
+)
 
 
 def _best_table(best: "pandas.DataFrame") -> list[str]:
@@ -265,12 +285,16 @@ def _row(trial: Trial, outcome: Outcome) -> dict[str, object]:
     if outcome.evaluation:
         _, evaluation = outcome.evaluation[-1]
     diverged = outcome.status == "diverged"
+    made = len(outcome.losses)
+    amounts: dict[str, object] = {"steps": made}
+    if trial.get("steps") is not None:
+        amounts = {"steps": trial.get("steps"), "updates": made}
     return {
         **trial.settings,
         "loss": inf if diverged else outcome.final,
         "evaluation": evaluation,
         "diverged": diverged,
-        "steps": len(outcome.losses),
+        **amounts,
         "seconds": outcome.seconds,
         "status": outcome.status,
         "error": outcome.error,

@@ -86,12 +86,12 @@ def prepare(
         kind = ReplayedStep
     step = kind(
         world=single_process(torch.device(job.device)),
-        settings=job.settings,
+        settings=job.settings_of(trial),
         module=member.model,
         forward=member.model,
         optimizer=optimizer,
         rates=current_rates(optimizer),
-        source=job.data,
+        source=job.source(trial),
         data_seed=member.data_seed,
         loss_function=job.loss or job.data.loss,
     )

@@ -1,8 +1,8 @@
 """Search space of a sweep: settings to compare (rules, sizes), to repeat (seeds) and to tune.
 
-arms     rule x optimizer x width x depth                each arm has its own optimum
-repeats  seed x data_seed                                a point is judged by their mean loss
-points   everything else: lr, weight_decay, betas, ...   a grid, or random
+arms     rule, optimizer, width, depth, batch_size, steps    each arm has its own optimum
+repeats  seed, data_seed                                     a point is judged by their mean loss
+points   everything else: lr, weight_decay, betas, ...       a grid, or random
 """
 
 import random
@@ -22,7 +22,7 @@ from orderone.core.reals import real
 from orderone.optimizers.table import UserOptimizer, algorithm
 from orderone.planning.settings import DEFAULT
 from orderone.sweeping.inputs import Optimizers, Rules, Sizes, SpaceInput
-from orderone.sweeping.trial import PER_TENSOR, SEEDS, SIZES, Scalar, tuned_name
+from orderone.sweeping.trial import AMOUNTS, PER_TENSOR, SEEDS, SIZES, Scalar, tuned_name
 from orderone.theory.exponents import Parameterization
 
 Point = dict[str, Scalar]
@@ -74,10 +74,11 @@ class Space:
     tuned: Mapping[str, Sequence[Scalar]]  # a LogGrid or a range stays one
     rules: Mapping[str, Parameterization]  # custom rules, by name
     optimizers: Mapping[str, UserOptimizer]  # custom optimizer classes, by label
+    amounts: Mapping[str, tuple[int, ...]]  # "batch_size", "steps"
 
     @property
     def arms(self) -> dict[str, tuple[Scalar, ...]]:
-        return {**self.sizes, **self.choices}
+        return {**self.sizes, **self.choices, **self.amounts}
 
     def all_arms(self) -> list[Point]:
         return list(_product(self.arms))
@@ -153,13 +154,18 @@ def read_space(
     labels, classes = _read_optimizers(
         axes.pop("optimizer", None) or _values("optimizer", optimizer)
     )
+    amounts: dict[str, tuple[int, ...]] = {}
+    for name in AMOUNTS:
+        if name in axes:
+            several = {count(cast(int, value), name) for value in axes.pop(name)}
+            amounts[name] = tuple(sorted(several))
     repeats: dict[str, tuple[int, ...]] = {"seed": (0,)}
     for name in SEEDS:
         if name in axes:
             repeats[name] = _read_seeds(name, axes.pop(name))
     tuned = {name: _read_tuned(name, values) for name, values in axes.items()}
     choices = {"rule": rule_names, "optimizer": labels}
-    return Space(sizes, choices, repeats, tuned, user_rules, classes)
+    return Space(sizes, choices, repeats, tuned, user_rules, classes, amounts)
 
 
 def _flat(space: SpaceInput, fixed: Mapping[str, object]) -> dict[str, object]:

@@ -3,19 +3,25 @@
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from os import PathLike
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from orderone.core.errors import InputError, function, one_of, with_code
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
+from orderone.loading.forms import needs_batch_size
+from orderone.optimizers.table import algorithm, class_name
 from orderone.planning import Plan
 from orderone.planning.build import ABSOLUTE
 from orderone.planning.options import OPTION_NAMES
 from orderone.planning.settings import SettingInput
+from orderone.seeding import seeded
 from orderone.sweeping.driver import Driver
 from orderone.sweeping.executors import read_executor
 from orderone.sweeping.inputs import (
@@ -29,7 +35,7 @@ from orderone.sweeping.inputs import (
     SpaceInput,
     Stacked,
 )
-from orderone.sweeping.job import Job, check_build
+from orderone.sweeping.job import Job, call_build, check_build, read_built
 from orderone.sweeping.options import Execution, Search, Training, accepts_groups
 from orderone.sweeping.pruning import read_pruner
 from orderone.sweeping.result import Sweep
@@ -38,7 +44,14 @@ from orderone.sweeping.space import Space, read_space
 from orderone.sweeping.store import Store
 from orderone.sweeping.trial import SIZES, TUNED
 from orderone.training.deterministic import deterministic_kernels
-from orderone.training.inputs import Data, Device, FilePath, LossFunction, ScheduleInput
+from orderone.training.inputs import (
+    CollateFunction,
+    Data,
+    Device,
+    FilePath,
+    LossFunction,
+    ScheduleInput,
+)
 from orderone.training.settings import PRECISIONS, optional_count
 from orderone.training.source import read_source
 from orderone.training.stacked.capability import stacking_failure
@@ -57,12 +70,15 @@ def sweep(
     widths: Sizes = None,
     depths: Sizes = None,
     rule: Rules = "mup",
-    optimizer: Optimizers = "adamw",
+    optimizer: Optimizers = None,
     lr: SettingInput | None = None,
     weight_decay: SettingInput | None = None,
     init_scale: SettingInput | None = None,
     base: Base = None,
     data: Data = None,
+    batch_size: Count | None = None,
+    collate_fn: CollateFunction = None,
+    held_out: Data = None,
     steps: Count | None = None,
     loss: LossFunction = None,
     schedule: ScheduleInput = "constant",
@@ -99,21 +115,31 @@ def sweep(
 
     Args:
         build: A function of the width (and depth, and other arguments that the space names) that
-            returns an nn.Module.
+            returns an nn.Module, or (module, optimizer): then the class of the optimizer and its
+            settings are used (betas, eps, weight decay, momentum), and groups are those of the
+            rule. Settings in the space come before those of the optimizer.
         space: Values to try: {"lr": log_grid(1e-4, 1e-1, 16), "seed": range(4)}. Keys are lr,
-            weight_decay, beta1, beta2, momentum, eps, init_scale, rule, optimizer, seed,
-            data_seed, or keyword arguments of `build`. "lr.embedding" is the learning rate of a
-            role, "lr.*.q_proj.weight" that of a pattern of tensors, "lr.muon" that of an
+            weight_decay, beta1, beta2, momentum, eps, init_scale, rule, optimizer, batch_size,
+            steps, seed, data_seed, or keyword arguments of `build`. "lr.embedding" is the learning
+            rate of a role, "lr.*.q_proj.weight" that of a pattern of tensors, "lr.muon" that of an
             optimizer; weight_decay and init_scale likewise. Learning rates and the like are for
             the base size.
         widths, depths: Sizes to compare.
-        rule, optimizer: As in `plan`; or lists, to compare several.
+        rule, optimizer: As in `plan`; or lists, to compare several. By default the optimizer is
+            the one that `build` returns, otherwise adamw.
         lr, weight_decay, init_scale: As in `plan`: numbers or mappings that all trials share, apart
             from what the space sets.
         base: Size that learning rates are meant for (a width, or {"width": 64, "depth": 2}), or
             any base that `plan` accepts. By default the smallest size.
-        data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
-            batch for all steps.
+        data: A DataLoader, an iterable of batches, a data set with `batch_size`, a task of
+            `orderone.data`, a function of (step, seed) that returns a batch, or one batch for all
+            steps. The page "Your data" has an example of each.
+        batch_size: Samples in a batch, for a data set, or instead of the size of a DataLoader. A
+            function gets it if it has a parameter of this name.
+        collate_fn: Function that makes a batch of a list of samples, for a data set.
+        held_out: Data of the same forms that trials are compared by; one pass over it is read once
+            and stays in memory. By default that of the task, or none: then trials are compared by
+            the mean training loss of the last tenth of the steps.
         steps: Updates of every training.
         loss: As in `coord_check`; by default the loss of the task, the loss that the model returns,
             or cross entropy or mean squared error by the type of the targets.
@@ -159,14 +185,30 @@ def sweep(
     for option in plan_options:
         one_of(option, PLAN_OPTIONS, "option of sweep or plan")
     fixed = {"lr": lr, "weight_decay": weight_decay, "init_scale": init_scale}
-    read = read_space(space, widths, depths, rule, optimizer, fixed)
+    first_optimizer = "adamw" if optimizer is None else optimizer
+    read = read_space(space, widths, depths, rule, first_optimizer, fixed)
     check_build(build, list(read.sizes), read.arguments)
+    built_kind = _built_optimizer(build, read)
+    if built_kind is not None:
+        if optimizer is not None or "optimizer" in space:
+            _check_same_optimizer(read, built_kind)
+        read = read_space(space, widths, depths, rule, built_kind, fixed)
+    amounts = _read_amounts(read, steps, batch_size, data)
     base_sizes, other_base = _read_base(base, read)
     function(loss, "loss", "of the output and the batch")
     job = Job(
         build=build,
-        data=read_source(data),
-        steps=count(steps, "steps"),
+        data=read_source(
+            data,
+            amounts.batch_size,
+            collate_fn,
+            held_out=held_out,
+            held_out_size=batch_size,
+            hold=max(amounts.steps) * count(accumulate, "accumulate"),
+        ),
+        steps=max(amounts.steps),
+        sweeps_steps="steps" in read.amounts,
+        batch_size=None if batch_size is None else count(batch_size, "batch_size"),
         loss=loss,
         schedule=schedule,
         warmup=count(warmup, "warmup", least=0),
@@ -181,14 +223,17 @@ def sweep(
         plan_options=plan_options,
         name=None if name is None else str(name),
         device=_read_device(device),
-        report_every=max(1, count(steps, "steps") // REPORTS),
+        report_every=max(1, min(amounts.steps) // REPORTS),
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),
         together=optional_count(together, "together"),
         compile=bool(compile),
         graphs=None if graphs is None else bool(graphs),
         deterministic=bool(deterministic),
     )
-    _ = job.settings  # validates the schedule
+    for arm in read.all_arms():  # validates the schedule and the batch size
+        trial = job.trial(arm)
+        _ = job.settings_of(trial)
+        _ = job.source(trial)
     if stacked not in (True, False, "auto"):
         raise InputError(
             f'stacked: expected True, False or "auto", got {stacked!r}', argument="stacked"
@@ -220,6 +265,62 @@ def _if_torch_can_stack(stacked: Stacked) -> Stacked:
         stacklevel=3,
     )
     return False
+
+
+@dataclass(frozen=True)
+class _Amounts:
+    """Steps of the trials, and the batch size to read the data with."""
+
+    steps: tuple[int, ...]
+    batch_size: int | None
+
+
+def _read_amounts(
+    space: Space, steps: Count | None, batch_size: Count | None, data: Data
+) -> _Amounts:
+    for name, value in (("steps", steps), ("batch_size", batch_size)):
+        if name in space.amounts and value is not None:
+            raise InputError(
+                f"{name}: expected it in the space or as an argument, got both; remove one",
+                "given-twice",
+                argument=name,
+            )
+    if "steps" in space.amounts:
+        all_steps = space.amounts["steps"]
+    else:
+        all_steps = (count(steps, "steps"),)
+    if "batch_size" in space.amounts:  # trials set it; any size serves to read the data
+        return _Amounts(all_steps, 1 if needs_batch_size(data) else None)
+    return _Amounts(all_steps, None if batch_size is None else count(batch_size, "batch_size"))
+
+
+def _built_optimizer(build: Build, space: Space) -> type[Optimizer] | None:
+    """Return the class of the optimizer that `build` returns for the first point, if it does.
+
+    Errors of the user's code are left to the check of all trials, which names the settings.
+    """
+    point: dict[str, Any] = {**space.all_arms()[0], **next(space.grid(), {})}
+    sizes = {name: point[name] for name in SIZES if name in point}
+    arguments = {name: point[name] for name in space.arguments}
+    try:
+        with seeded(0):
+            built = call_build(build, sizes, arguments)
+    except Exception:  # the user's code may raise anything
+        return None
+    if isinstance(built, (tuple, list)):
+        found = read_built(built).optimizer
+        return None if found is None else found.kind
+    return None
+
+
+def _check_same_optimizer(space: Space, built: type[Optimizer]) -> None:
+    if space.choices["optimizer"] != (algorithm(built).label,):
+        raise InputError(
+            f"optimizer: build returns {class_name(built)}, and optimizer="
+            f"{', '.join(space.choices['optimizer'])} was passed; remove one of them",
+            "optimizer-given-twice",
+            argument="optimizer",
+        )
 
 
 def _read_device(device: Device) -> str:

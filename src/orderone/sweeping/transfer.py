@@ -27,7 +27,7 @@ from orderone.sweeping.drift import (
     roles_with_rate,
 )
 from orderone.sweeping.inputs import Build, Frame
-from orderone.sweeping.job import call_build
+from orderone.sweeping.job import call_build, read_built
 from orderone.sweeping.optimum import INSIDE, REACH, Curve, Optimum, optimum
 from orderone.sweeping.target import Target, target
 from orderone.sweeping.trial import setting_of, tuned_name
@@ -329,8 +329,8 @@ class Transfer:
             )
         settings = self.target(rule=rule, **size)
         with torch.device("meta"):
-            large = call_build(build, {**self.held, self.axis: settings.size}, {})
-            base = call_build(build, {**self.held, self.axis: self.base}, {})
+            large = read_built(call_build(build, {**self.held, self.axis: settings.size}, {})).model
+            base = read_built(call_build(build, {**self.held, self.axis: self.base}, {})).model
         made = settings.plan(large, base, optimizer)
         made.save(path)
         return made

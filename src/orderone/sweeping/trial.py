@@ -20,8 +20,9 @@ TUNED = ("lr", "weight_decay", "beta1", "beta2", "momentum", "eps", "init_scale"
 # these may be set per role, pattern or optimizer: "lr.embedding", "lr.*.q_proj.weight", "lr.muon"
 PER_TENSOR = ("lr", "weight_decay", "init_scale")
 CHOICES = ("rule", "optimizer")
+AMOUNTS = ("batch_size", "steps")  # of data: samples in a batch, updates
 SEEDS = ("seed", "data_seed")
-KNOWN = (*SIZES, *CHOICES, *TUNED, *SEEDS)
+KNOWN = (*SIZES, *CHOICES, *AMOUNTS, *TUNED, *SEEDS)
 
 
 def tuned_name(name: str) -> str | None:
@@ -103,10 +104,15 @@ class Trial:
 
     @property
     def architecture(self) -> str:
-        """Text that is equal for trials with the same tensors and optimizer (one stack)."""
+        """Text that is equal for trials with the same tensors and optimizer."""
         return canonical(
             {name: self.get(name) for name in (*SIZES, "optimizer")} | {"build": self.arguments}
         )
+
+    @property
+    def program(self) -> str:
+        """Text that is equal for trials that one program can train: also the same batch size."""
+        return canonical([self.architecture, self.get("batch_size")])
 
     def __str__(self) -> str:
         parts: list[str] = []

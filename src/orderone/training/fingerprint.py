@@ -71,6 +71,11 @@ def identity(thing: object) -> Json:
     return _Describer().user_object(thing)
 
 
+def identity_of_part(thing: object) -> Json:
+    """Return the identity of a function or class; one of a library is identified by its name."""
+    return _Describer().at(thing)
+
+
 @dataclass
 class _Describer:
     """Describes functions, classes and objects in full once, and by number after that.

@@ -1,12 +1,13 @@
 """Types of the arguments of a training: data, loss, schedule, device, files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
-from typing import Annotated, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import Dataset
 
 from orderone.core.inputs import UserInput
 from orderone.observe.batches import Loss
@@ -29,13 +30,16 @@ class Task(Protocol):
 Data: TypeAlias = Annotated[
     Task
     | Source
-    | Callable[[int, int], Batch]
+    | Callable[..., object]
+    | Iterable[object]
+    | Dataset[Any]
     | Tensor
     | Mapping[str, object]
     | tuple[object, ...]
     | None,
     UserInput,
 ]
+CollateFunction: TypeAlias = Annotated[Callable[[Any], object] | None, UserInput]
 LossFunction: TypeAlias = Annotated[Loss | None, UserInput]
 ScheduleInput: TypeAlias = Annotated[str | Factor, UserInput]
 Device: TypeAlias = Annotated[str | torch.device | None, UserInput]

@@ -30,6 +30,7 @@ class Trained:
     loss: float  # held-out loss at the end, or mean of the last tenth; inf if diverged
     diverged_at: int | None
     seconds: float
+    notes: tuple[str, ...] = ()  # on the data
 
 
 def _no_losses() -> np.ndarray:

@@ -20,6 +20,7 @@ from orderone.seeding import preserved, set_seed
 from orderone.training import interrupts, training_identity
 from orderone.training.deterministic import deterministic_kernels
 from orderone.training.inputs import (
+    CollateFunction,
     Data,
     Device,
     FilePath,
@@ -46,6 +47,9 @@ def train(
     steps: Count,
     *,
     optimizer: UserOptimizer = None,
+    batch_size: Count | None = None,
+    collate_fn: CollateFunction = None,
+    held_out: Data = None,
     loss: LossFunction = None,
     schedule: ScheduleInput = "constant",
     warmup: Count = 0,
@@ -67,11 +71,16 @@ def train(
 
     Args:
         model: A plan, which is applied if it was not yet; or a module, together with `optimizer`.
-        data: A task of `orderone.data`, a function of (step, seed) that returns a batch, or one
-            batch for all steps.
+        data: A DataLoader, an iterable of batches, a data set with `batch_size`, a task of
+            `orderone.data`, a function of (step, seed) that returns a batch, or one batch for all
+            steps. The page "Your data" has an example of each.
         steps: Number of updates.
         optimizer: Optimizer instead of `plan.optimizer()`. Make it after moving the model to its
             device. Not for sharded models (fsdp).
+        batch_size: Samples in a batch, for a data set, a DataLoader or a function that takes it.
+        collate_fn: Function that makes a batch of a list of samples, for a data set.
+        held_out: Data of the same forms for held-out losses; one pass over it is read once and
+            stays in memory. By default that of the task.
         loss: As in `coord_check`; by default the loss of the task, the loss that the model
             returns, or cross entropy or mean squared error by the type of the targets.
         schedule, warmup, final: Factor of all learning rates; see `orderone.training.schedule`.
@@ -101,7 +110,7 @@ def train(
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),
     )
     seed = count(seed, "seed", least=0)
-    source = read_source(data)
+    source = read_source(data, batch_size, collate_fn, held_out=held_out, held_out_size=batch_size)
     all_sinks = read_sinks(sinks)
     _check(model, optimizer, strategy)
     with ExitStack() as stack:
@@ -194,6 +203,7 @@ def _run(loop: TrainingLoop, checkpoint: Checkpoint | None) -> Trained:
         loss=final_loss(loop.losses, loop.evaluation, loop.diverged_at is not None),
         diverged_at=loop.diverged_at,
         seconds=loop.seconds,
+        notes=tuple(loop.step.source.notes_on(loop.done * loop.settings.accumulate)),
     )
 
 

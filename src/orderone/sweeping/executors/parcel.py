@@ -32,7 +32,8 @@ def wrapped(engine: Engine) -> bytes:
 
 def _by_reference(engine: Engine) -> bytes:
     job = engine.job
-    for name, thing in (("build", job.build), ("loss", job.loss), ("data", job.data.batch)):
+    data = [("data", thing) for thing in job.data.code]
+    for name, thing in (("build", job.build), ("loss", job.loss), *data):
         if getattr(thing, "__module__", "") == "__main__":
             raise InputError(
                 f"executor: {name} is defined in the script itself, which another process cannot"

@@ -8,25 +8,26 @@ from torch import Tensor
 
 from orderone.sweeping.job import Job
 from orderone.torch_compat import tree_flatten, tree_map, tree_unflatten
-from orderone.training.source import Batch, moved
+from orderone.training.source import Batch, Source, moved
 from orderone.training.stacked.errors import NotStackable
 
 
-def stacked_batches(job: Job, step: int, seeds: Sequence[int]) -> list[Batch]:
+def stacked_batches(job: Job, source: Source, step: int, seeds: Sequence[int]) -> list[Batch]:
     """Return the batches of one update, each with a leading axis of members."""
-    return [_batch(job, step * job.accumulate + part, seeds) for part in range(job.accumulate)]
+    first = step * job.accumulate
+    return [_batch(job, source, first + part, seeds) for part in range(job.accumulate)]
 
 
-def _batch(job: Job, step: int, seeds: Sequence[int]) -> Batch:
+def _batch(job: Job, source: Source, step: int, seeds: Sequence[int]) -> Batch:
     """Return one batch for all members; members with the same seed share it, made once."""
     different = list(dict.fromkeys(seeds))
     device = torch.device(job.device)
-    if job.data.stacked is not None:
-        made = moved(job.data.stacked(step, different, device), device, job.precision)
+    if source.stacked is not None:
+        made = moved(source.stacked(step, different, device), device, job.precision)
     else:
         batches: list[Batch] = []
-        for seed in different:
-            batches.append(moved(job.data.batch(step, seed), device, job.precision))
+        for batch in source.many(step, different):
+            batches.append(moved(batch, device, job.precision))
         made = _stacked(batches, different)
     if different == list(seeds):
         return made

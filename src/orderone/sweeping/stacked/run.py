@@ -14,6 +14,8 @@ from orderone.sweeping.stacked.unfinished import unfinished
 from orderone.sweeping.trial import Trial
 from orderone.training.outcome import Outcome
 
+DEPEND_ON_STEPS = ("linear", "cosine")
+
 
 def run_stacked(
     job: Job, trials: Sequence[Trial], report: Report | None = None, checkpoint: Path | None = None
@@ -54,21 +56,26 @@ def _run(
 
 
 def _same_program(job: Job, trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Group trials by the factors that their rules put into the forward pass."""
+    """Group trials by the factors that their rules put into the forward pass.
+
+    Where the schedule depends on the number of steps, trials of one group have the same number.
+    """
     factors: dict[object, str] = {}
-    groups: dict[str, list[Trial]] = {}
+    groups: dict[tuple[str, object], list[Trial]] = {}
     for trial in trials:
         rule = trial.get("rule")
         if rule not in factors:
             factors[rule] = str(job.member(trial).plan.multipliers)
-        groups.setdefault(factors[rule], []).append(trial)
+        steps = trial.get("steps") if job.schedule in DEPEND_ON_STEPS else None
+        groups.setdefault((factors[rule], steps), []).append(trial)
     return list(groups.values())
 
 
 def _capacity(job: Job, trials: Sequence[Trial]) -> int:
     def one_step() -> int:
         stack = make_stack(job, [job.member(trials[0])])
-        stack.step(*stacked_batches(job, 0, [trials[0].data_seed]))
+        source = job.source(trials[0])
+        stack.step(*stacked_batches(job, source, 0, [trials[0].data_seed]))
         return sum(x.numel() * x.element_size() for x in stack.state().values())
 
     return capacity(torch.device(job.device), len(trials), one_step)

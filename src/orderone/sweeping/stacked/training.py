@@ -26,7 +26,7 @@ from orderone.sweeping.trial import Trial
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome, make_outcome, recent_loss
 from orderone.training.settings import Settings
-from orderone.training.source import Batch, moved
+from orderone.training.source import Batch, Source, moved
 from orderone.training.stacked.errors import NotCapturable
 from orderone.training.stacked.graph import CapturedStep
 from orderone.training.stacked.stack import Stack
@@ -51,7 +51,8 @@ class StackedTraining:
 
     def __init__(self, job: Job, trials: Sequence[Trial], folder: Path | None = None):
         self.job = job
-        self.settings: Settings = job.settings
+        self.settings: Settings = max(map(job.settings_of, trials), key=lambda s: s.steps)
+        self.source: Source = job.source(trials[0])
         self.folder = folder
         self.device: torch.device = torch.device(job.device)
         self.slots: list[Trial] = list(trials)
@@ -59,7 +60,9 @@ class StackedTraining:
         self.losses: dict[str, list[float]] = {}
         self.evaluation: dict[str, list[tuple[int, float]]] = {}
         self.seconds: dict[str, float] = {}
+        self.steps: dict[str, int] = {}  # updates of each member
         for trial in trials:
+            self.steps[trial.key] = job.settings_of(trial).steps
             self.losses[trial.key] = []
             self.evaluation[trial.key] = []
             self.seconds[trial.key] = 0.0
@@ -74,8 +77,9 @@ class StackedTraining:
         with seeded(self.slots[0].seed):
             restore(self)
             self._try_evaluation()
+            yield from self._end_members()
             saved = time.monotonic()
-            while self.done < self.settings.steps and self.running:
+            while self.running:
                 yield from self._train_block()
                 yield from self._report(report)
                 self._evaluate_if_due()
@@ -85,16 +89,24 @@ class StackedTraining:
                     saved = time.monotonic()
                 if stop:
                     raise KeyboardInterrupt
+                yield from self._end_members()
                 self._drop_ended()
-            for trial in self.slots:
-                if trial.key in self.running:
-                    yield self._outcome(trial)
+
+    def _end_members(self) -> Iterator[Outcome]:
+        """Yield the outcomes of members that have made all their updates."""
+        for trial in self.slots:
+            if trial.key in self.running and self._at_end(trial):
+                self.running.remove(trial.key)
+                yield self._outcome(trial)
+
+    def _at_end(self, trial: Trial) -> bool:
+        return self.done >= self.steps[trial.key]
 
     def _try_evaluation(self) -> None:
         """Evaluate once before the training, to find errors before it and not after it."""
         if self.done:
             return
-        for batch in self.job.data.held_out()[:1]:
+        for batch in self.source.held_out()[:1]:
             self._evaluated(batch)
 
     # --- a block of steps -------------------------------------------------------------------------
@@ -104,8 +116,9 @@ class StackedTraining:
         started = time.monotonic()
         seeds = [trial.data_seed for trial in self.slots]
         rows: list[torch.Tensor] = []
-        while self.done < self.settings.steps and not interrupts.pending():
-            batches = stacked_batches(self.job, self.done, seeds)
+        end = min(self.steps[key] for key in self.running)
+        while self.done < end and not interrupts.pending():
+            batches = stacked_batches(self.job, self.source, self.done, seeds)
             rows.append(self._step(batches, self.settings.factor(self.done)).clone())
             self.done += 1
             if self.settings.report_due(self.done) or self.settings.evaluation_due(self.done):
@@ -129,8 +142,9 @@ class StackedTraining:
             except NotCapturable:
                 # Step after this block: here the error still refers to tensors of another stream.
                 self.capture = False
-        step = self.captured or self.stack.step
-        return step(*batches, factor=factor)
+        if self.captured is not None and self.captured.fits(*batches):
+            return self.captured(*batches, factor=factor)
+        return self.stack.step(*batches, factor=factor)
 
     def _append(self, trial: Trial, losses: np.ndarray) -> bool:
         """Add losses up to the first that is not finite; return whether all are finite."""
@@ -148,7 +162,7 @@ class StackedTraining:
             return
         recent: dict[str, float] = {}
         for trial in self.slots:
-            if trial.key in self.running:
+            if trial.key in self.running and not self._at_end(trial):
                 losses = self.losses[trial.key]
                 recent[trial.key] = recent_loss(losses, self.settings.report_every)
         stopped = report(self.done, recent)
@@ -158,14 +172,19 @@ class StackedTraining:
                 yield self._outcome(trial, stopped_at=self.done)
 
     def _evaluate_if_due(self) -> None:
-        if not self.running or not self.settings.evaluation_due(self.done):
+        every = self.settings.evaluate_every
+        regular = every is not None and self.done % every == 0
+        due = [regular or self._at_end(trial) for trial in self.slots]
+        if not self.running or not any(due):
             return
-        batches = self.job.data.held_out()
+        batches = self.source.held_out()
         if not len(batches):
             return
         losses = torch.stack([self._evaluated(batch) for batch in batches])
-        for trial, mean in zip(self.slots, losses.double().mean(0).tolist(), strict=True):
-            self.evaluation[trial.key].append((self.done, mean))
+        means = losses.double().mean(0).tolist()
+        for trial, mean, wanted in zip(self.slots, means, due, strict=True):
+            if wanted:
+                self.evaluation[trial.key].append((self.done, mean))
 
     def _evaluated(self, batch: Batch) -> torch.Tensor:
         return self.stack.evaluate(moved(batch, self.device, self.job.precision))

@@ -50,6 +50,11 @@ class CapturedStep:
         finally:
             stack.load(before)
 
+    def fits(self, *batches: Batch) -> bool:
+        """Return whether batches have the captured shapes; the last of an epoch may be smaller."""
+        captured = [x.shape for x in tree_leaves(self.batches) if isinstance(x, Tensor)]
+        return captured == [x.shape for x in tree_leaves(batches) if isinstance(x, Tensor)]
+
     def __call__(self, *batches: Batch, factor: float | None = None) -> Tensor:
         leaves = zip(tree_leaves(self.batches), tree_leaves(batches), strict=True)
         for captured, new in leaves:

@@ -1,0 +1,1 @@
+"""Data as users have it (loaders, data sets, iterables, functions), read as batches by number."""
