@@ -290,7 +290,7 @@ def rates_range(t: TransferInput) -> tuple[float, float] | None:
             others += np.log2(line_through(inside, drift.slope, power)["y"]).tolist()
     if not known:
         return None
-    others = [x for x in others if not math.isnan(x)]
+    others = [x for x in others if math.isfinite(x)]
     lowest = max(min([*known, *others]), min(known) - BEYOND)
     highest = min(max([*known, *others]), max(known) + BEYOND)
     return 2.0 ** (lowest - MARGIN), 2.0 ** (highest + MARGIN)
