@@ -352,8 +352,14 @@ def test_a_damaged_plan_is_refused(tmp_path):
 
 
 def test_absolute_power_laws_of_mup():
-    constants = {"C": {"hidden": 2.0}, "Lambda": {"head": 3.0}}
-    plan = o1.plan(mlp(256), base="absolute", optimizer="adamw", lr=1.0, **constants)
+    plan = o1.plan(
+        mlp(256),
+        base="absolute",
+        optimizer="adamw",
+        lr=1.0,
+        C={"hidden": 2.0},
+        Lambda={"head": 3.0},
+    )
     assert plan["2.weight"].init_std == pytest.approx(math.sqrt(2 / 256))
     assert plan["2.weight"].lr == pytest.approx(1 / 256)
     assert plan["6.weight"].init_std == pytest.approx(1 / 256)

@@ -1,5 +1,8 @@
 """Settings per role and pattern: which value a tensor gets, and what it does in training."""
 
+# pyright: reportCallIssue=false
+# pyright: reportArgumentType=false
+
 import copy
 
 import pytest
