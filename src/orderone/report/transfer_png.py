@@ -129,7 +129,8 @@ def _drift(axes: Axes, t: TransferInput) -> None:
     title = f"best {t.setting}; dotted: predicted"
     axes.set_title(title, fontsize=10, weight="bold", color=INK, loc="left", parse_math=False)
     if axes.lines:
-        axes.legend(frameon=False, fontsize=7, labelcolor=GREY)
+        box = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
+        axes.legend(fontsize=7, labelcolor=GREY, **box)
 
 
 def _drift_of_rule(axes: Axes, t: TransferInput, rule: str, colour: str) -> None:
