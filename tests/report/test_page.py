@@ -231,3 +231,12 @@ def test_words_are_whole_on_a_telephone(open_page):
           || getComputedStyle(e).wordBreak === "break-all").length"""
     )
     assert broken == 0
+
+
+def test_the_page_of_a_large_model_is_small(open_page, tmp_path):
+    quantities = ("output", "change", "update", "weight", "gradient", "decay", "input")
+    r = check(dict.fromkeys(gpt(60), "PASS") | {"lm_head": "FAIL"}, quantities=quantities)
+    assert write_html(r, tmp_path / "size.html").stat().st_size < 1_500_000
+    page = open_page(r)
+    assert names(page)[0] == "lm_head"
+    assert len(names(page)) == len(gpt(60))
