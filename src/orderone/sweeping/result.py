@@ -235,9 +235,10 @@ class Sweep:
         best = self.best()
         if len(best):
             lines += _best_table(best)
-        for note in (*self.edge_notes, *self.notes):
+        notes = [*self.edge_notes, *self.notes]
+        for note in notes:
             lines += wrapped(f"note: {note}", indent=0)
-        return "\n".join([*lines, *hint_on_codes(self.notes)])
+        return "\n".join([*lines, *hint_on_codes(notes)])
 
 
 _FACTS = (

@@ -9,6 +9,7 @@ After an update at which something is due: read the losses, report, evaluate, lo
 import time
 from collections.abc import Callable, Sequence
 from math import isfinite
+from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -28,6 +29,8 @@ LossReport: TypeAlias = Callable[[int, float], bool]
 
 @runtime_checkable
 class Checkpoint(Protocol):
+    path: Path
+
     @property
     def saves_finished(self) -> bool:
         """True if a training that has reached its end is saved too."""
@@ -196,4 +199,4 @@ class TrainingLoop:
         text = f"interrupted after {self.done} of {self.settings.steps} updates"
         if checkpoint is None:
             return f"{text}; nothing was saved; pass checkpoint= to be able to continue"
-        return f"{text}, which are saved in the checkpoint; run the same call again to continue"
+        return f"{text}, saved in {checkpoint.path}; run the same call again to continue"

@@ -32,7 +32,7 @@ SCALES = {
     "adafactor": 0.01,
 }  # C of (11), at which all three learn in a few steps
 SHIFTS = {
-    update_law(optimizer).gauge_weight: optimizer for optimizer in OPTIMIZERS
+    int(update_law(optimizer).gauge_weight): optimizer for optimizer in OPTIMIZERS
 }  # k -> an optimizer with this k
 MOVED = {0: "c unchanged", 1: "c - θ", 2: "c - 2θ"}
 PRINTED = 1
