@@ -22,7 +22,7 @@ here, or type it into the search box.
 Sentences may be reworded from version to version; codes stay. Messages that say everything by \
 themselves have no code.
 
-In Python, errors about input are `orderone.core.errors.InputError`, a `ValueError`: `error.code` \
+In Python, errors about input are `orderone.InputError`, a `ValueError`: `error.code` \
 is the code, `error.argument` the
 name of the argument that was wrong.
 

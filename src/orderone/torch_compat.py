@@ -49,8 +49,8 @@ try:
         tree_map,
         tree_unflatten,
     )
-except ImportError as error:
-    raise missing_name(str(error), torch.__version__) from error
+except ImportError as _error:
+    raise missing_name(str(_error), torch.__version__) from _error
 
 __all__ = [
     "CHECKPOINT_GENERATORS",

@@ -154,7 +154,10 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path, start):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.strip().endswith("orderone: interrupted")
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith("orderone: interrupted: 0 of ")
+    assert str(tmp_path) in last
+    assert last.endswith("run the same command again to continue")
     assert "Traceback" not in errors
 
 

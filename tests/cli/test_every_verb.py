@@ -216,6 +216,18 @@ def test_a_narrow_terminal_cuts_no_number(monkeypatch):
     assert sum(sign.isdigit() for sign in out.file.getvalue()) == 2 * 21
 
 
+def test_words_of_a_table_are_whole_where_they_fit(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "46")
+    out = show.console()
+    out.file = io.StringIO()
+    rows = [["equivalence", "equivalent parameterizations of a net", "holds in part"]] * 2
+    out.print(show.table("t", ["name", "title", "verdict"], rows))
+    lines = out.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 46
+    assert out.file.getvalue().count("parameterizations") == 2
+    assert all(line[-1] in "┓┃┩│┘" for line in lines[1:])  # the border is whole
+
+
 @pytest.mark.parametrize("columns", [40, 80])
 @pytest.mark.parametrize(
     "words",

@@ -239,7 +239,10 @@ def test_ctrl_c_ends_with_130_and_says_how_to_continue(command):
     status, out, err = command(*call)
     assert status == 130, err
     assert "; 1 trained now" in out
-    assert "the same command" in err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("orderone: interrupted: 1 of 6 trials finished; ")
+    assert "runs.db" in last
+    assert last.endswith("run the same command again to continue")
     _, out, _ = command(*call)
     assert "; 5 trained now" in out
 

@@ -1,6 +1,12 @@
 """Data in the forms that users have: the same batches in every training, in any number of workers,
 stacked or not, resumed or not."""
 
+# pyright: reportArgumentType=false
+# pyright: reportIndexIssue=false
+# pyright: reportGeneralTypeIssues=false
+# pyright: reportAttributeAccessIssue=false
+# pyright: reportOptionalMemberAccess=false
+
 import random
 
 import numpy as np

@@ -1,5 +1,8 @@
 """Data sets of Hugging Face `datasets`, or objects that look like them."""
 
+# pyright: reportIndexIssue=false
+# pyright: reportGeneralTypeIssues=false
+
 import pytest
 import torch
 from torch import nn

@@ -122,6 +122,7 @@ def test_an_optimizer_of_the_user_is_judged_by_its_record(optimizer):
 
 @pytest.mark.parametrize(("optimizer", "options"), OPTIONS)
 def test_a_stack_has_the_losses_of_stand_alone_runs(optimizer, options):
+    kind: Any = CLASSES[optimizer]
     dtype = torch.float64
     models = []
     optimizers = []
@@ -138,9 +139,10 @@ def test_a_stack_has_the_losses_of_stand_alone_runs(optimizer, options):
         )
         plan.apply()
         single = copy.deepcopy(model)
-        expected.append(train(single, plan.attach(single).optimizer(**options), member))
+        groups = plan.attach(single).param_groups()
+        expected.append(train(single, kind(groups, **options), member))
         models.append(model)
-        optimizers.append(plan.attach(model).optimizer(**options))
+        optimizers.append(kind(plan.attach(model).param_groups(), **options))
     stack = Stack(models, optimizers, loss=functional.cross_entropy)
     losses = []
     for step in range(STEPS):

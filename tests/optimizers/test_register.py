@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from support.errors import refuses
+from support.registered import forgotten
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import orderone as o1
+from orderone.core.errors import code_of
 from orderone.optimizers import UpdateLaw, register, registry
 from orderone.optimizers.sgd import SGDUpdate
 from orderone.optimizers.table import algorithm, stacked_update
@@ -111,12 +113,8 @@ class Halved(torch.optim.SGD):
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    """Forget what a test registers."""
-    before = dict(registry._REGISTERED), dict(registry._BY_NAME)
-    yield
-    for table, content in zip((registry._REGISTERED, registry._BY_NAME), before, strict=True):
-        table.clear()
-        table.update(content)  # type: ignore[arg-type]
+    with forgotten():
+        yield
 
 
 def mlp(width: int) -> nn.Module:
@@ -324,6 +322,55 @@ def test_state_that_no_file_can_hold_is_named(tmp_path):
     assert "seen" in str(caught.value)
 
 
+class Annealed(Orthogonal):
+    """Steps of 1/t: the number of steps is an attribute of the instance."""
+
+    def __init__(self, params, lr=1e-3, weight_decay=0.0):
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+        self.number = 0
+        self.power = -1
+
+    def direction(self, gradient, p):
+        return super().direction(gradient, p) * self.number**self.power
+
+    def step(self, closure=None):  # type: ignore[override]
+        self.number += 1
+        super().step(closure)
+
+
+@pytest.mark.parametrize("hidden_only", [True, False])
+def test_training_resumes_with_counters_in_attributes(tmp_path, monkeypatch, hidden_only):
+    register(Annealed, "spectral" if hidden_only else "adam")
+
+    def build(width: int) -> nn.Module:
+        sizes = [(4, width), (width, width), (width, 3)]  # without vectors, which have no U V^T
+        return nn.Sequential(*(nn.Linear(*size, bias=False) for size in sizes))
+
+    def plan() -> o1.Plan:
+        torch.manual_seed(0)
+        return o1.plan(build(32), base=build(8), optimizer=Annealed, lr=1e-2)
+
+    options: dict[str, Any] = {"report_every": 1, "checkpoint_seconds": 0.0}
+    whole = o1.train(plan(), batch(), steps=6, **options)
+    path = tmp_path / "run.safetensors"
+    kill_at(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        o1.train(plan(), batch(), steps=6, checkpoint=path, **options)
+    monkeypatch.undo()
+    resumed = o1.train(plan(), batch(), steps=6, checkpoint=path, **options)
+    assert list(resumed.losses) == list(whole.losses)
+
+
+def test_a_check_copies_attributes_of_an_optimizer():
+    """The copy that measures weight decay makes the steps of the original."""
+    register(Annealed, "spectral")
+    check = o1.coord_check(
+        mlp, widths=[8, 16, 32], batches=batch(), steps=2, seeds=1, lr=1e-3, weight_decay=0.1,
+        optimizer=Annealed,
+    )  # fmt: skip
+    assert "decay-not-measured" not in map(code_of, check.notes)
+
+
 def sweep(optimizer: Any, **options: Any) -> o1.Sweep:
     return o1.sweep(
         mlp, space={"lr": [1e-3, 1e-2]}, widths=[8, 16], steps=4, data=batch(),
@@ -391,6 +438,39 @@ def test_partial_passes_options_to_the_class():
     ours = sweep(partial(torch.optim.AdamW, betas=(0.0, 0.0)))
     assert engines(ours) == {"stacked"}
     assert list(ours.frame["loss"]) != list(sweep("adamw").frame["loss"])
+
+
+class Started(torch.optim.Adagrad):
+    def __init__(self, params, lr=1e-2):
+        super().__init__(params, lr=lr, initial_accumulator_value=0.1)
+
+
+def test_adagrad_must_start_at_zero():
+    """The sum of squares begins at a value that does not scale with the width."""
+    with refuses("invalid-argument", argument="initial_accumulator_value"):
+        planned(partial(torch.optim.Adagrad, initial_accumulator_value=0.1))
+    plan = planned("adagrad")
+    with refuses("invalid-argument", argument="initial_accumulator_value"):
+        plan.optimizer(initial_accumulator_value=0.1)
+    with refuses("invalid-argument", argument="initial_accumulator_value"):
+        plan.check(torch.optim.Adagrad(plan.param_groups(), initial_accumulator_value=0.1))
+    with refuses("invalid-argument", argument="initial_accumulator_value"):
+        planned(Started).optimizer()
+    plan.optimizer(initial_accumulator_value=0.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"), [(torch.optim.NAdam, "adamw"), (torch.optim.Adam, "adamw")]
+)
+def test_an_option_that_decouples_weight_decay_is_planned(kind, known):
+    decoupled = planned(partial(kind, decoupled_weight_decay=True), weight_decay=0.1)
+    expected = planned(known, weight_decay=0.1)
+    assert [row.weight_decay for row in decoupled.rows] == [
+        row.weight_decay for row in expected.rows
+    ]
+    assert all(group["decoupled_weight_decay"] for group in decoupled.optimizer().param_groups)
+    with refuses("other-weight-decay", argument="optimizer"):
+        planned(kind, weight_decay=0.1).optimizer(decoupled_weight_decay=True)
 
 
 def test_a_saved_plan_finds_a_registered_class(tmp_path):

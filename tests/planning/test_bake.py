@@ -1,6 +1,9 @@
 """A baked model is plain and computes the same; a tied model without a batch is not silently
 wrong."""
 
+# pyright: reportAttributeAccessIssue=false
+# pyright: reportIncompatibleMethodOverride=false
+
 import copy
 import warnings
 

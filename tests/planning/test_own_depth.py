@@ -1,6 +1,9 @@
 """Initial sizes that the model's own code sets by its depth stay, unless a rule for depth is asked
 for; the rule for the width replaces the dependence on width."""
 
+# pyright: reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false
+
 import copy
 
 import pytest

@@ -1,5 +1,9 @@
 """Packed projections of queries, keys and values with a head size that grows."""
 
+# pyright: reportArgumentType=false
+# pyright: reportIndexIssue=false
+# pyright: reportAttributeAccessIssue=false
+
 import copy
 
 import pytest

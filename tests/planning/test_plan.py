@@ -94,7 +94,7 @@ def test_rows_frame_and_text_have_the_same_values():
     assert "skipped (probe=False)" in skipped.table(wide=True)
 
 
-@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("columns", [40, 80, 200])
 def test_a_printed_plan_fits_the_terminal(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     plan = o1.plan(Language(256), base=Language(64))
@@ -104,6 +104,42 @@ def test_a_printed_plan_fits_the_terminal(monkeypatch, columns):
         assert any(line.startswith(row.name) for line in lines)
         assert f"{row.lr:.4g}" in str(plan)
     assert (lines == plan.table(wide=True).splitlines()) == (columns == 200)
+
+
+@pytest.mark.parametrize("columns", [20, 60, 100])
+def test_long_names_are_broken_between_their_words(monkeypatch, columns):
+    """40 columns is the narrowest text; every name can be read from its lines."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = "encoder_of_everything_that_a_generator_of_code_can_think_of"
+    nets = [nn.ModuleDict({words: nn.ModuleDict({words: mlp(width)})}) for width in (256, 64)]
+    plan = o1.plan(nets[0], base=nets[1])
+    lines = str(plan).splitlines()
+    assert max(map(len, lines)) <= max(40, columns)
+    assert f"{words}.{words}.0.weight:" in "".join(line.strip() for line in lines)
+    for row in plan.rows:
+        assert f"{row.lr:.4g}" in str(plan)
+    assert f"{words}.{words}.0.weight  " in plan.table(wide=True)
+
+
+def test_a_printed_plan_needs_no_unicode():
+    plan = o1.plan(Language(256), base=Language(64))
+    assert str(plan).isascii()
+    assert repr(plan).isascii()
+
+
+def test_a_plan_in_a_notebook_is_a_table_and_its_repr_is_short():
+    nets = [nn.ModuleDict({"<i>body</i>": mlp(width)}) for width in (256, 64)]
+    plan = o1.plan(nets[0], base=nets[1], lr=3e-3)
+    html = plan._repr_html_()
+    assert html.count("<table>") == 1
+    assert html.count("<tr>") == 1 + 6  # a layer in the middle shares the lines of another
+    assert "&lt;i&gt;body&lt;/i&gt;.0.weight" in html
+    assert "<i>" not in html
+    assert ">0.00075<" in html
+    assert "color" not in html  # the theme of the notebook decides
+    assert "\n" not in repr(plan)
+    assert len(repr(plan)) < 200
+    assert plan.headline in repr(plan)
 
 
 # --- optimizers -----------------------------------------------------------------------------------
@@ -264,7 +300,9 @@ def test_packed_queries_take_the_factor_without_an_example_batch():
     plan = o1.plan(build(256), base=build(64))
     assert not [note for note in plan.notes if code_of(note) == "attention-scale"]
     queries = plan["self_attn.in_proj_weight"].blocks[0]
-    assert (queries.kind, queries.ranges, queries.factors.std) == ("queries", ((0, 256),), 0.5)
+    assert (queries.kind, queries.ranges) == ("queries", ((0, 256),))
+    # 1/sqrt(4) of the hidden matrix, and 1/sqrt(4) for queries: scores are divided by the head size
+    assert queries.factors.std == 0.5 * 0.5
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -316,8 +354,14 @@ def test_a_damaged_plan_is_refused(tmp_path):
 
 
 def test_absolute_power_laws_of_mup():
-    constants = {"C": {"hidden": 2.0}, "Lambda": {"head": 3.0}}
-    plan = o1.plan(mlp(256), base="absolute", optimizer="adamw", lr=1.0, **constants)
+    plan = o1.plan(
+        mlp(256),
+        base="absolute",
+        optimizer="adamw",
+        lr=1.0,
+        C={"hidden": 2.0},
+        Lambda={"head": 3.0},
+    )
     assert plan["2.weight"].init_std == pytest.approx(math.sqrt(2 / 256))
     assert plan["2.weight"].lr == pytest.approx(1 / 256)
     assert plan["6.weight"].init_std == pytest.approx(1 / 256)

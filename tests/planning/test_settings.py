@@ -1,5 +1,8 @@
 """Settings per role and pattern: which value a tensor gets, and what it does in training."""
 
+# pyright: reportCallIssue=false
+# pyright: reportArgumentType=false
+
 import copy
 
 import pytest
@@ -86,8 +89,10 @@ def test_a_name_counts_before_a_pattern_a_role_an_optimizer_and_the_default():
 
 def test_the_order_of_keys_does_not_count():
     backwards = dict(reversed(LR.items()))
-    plan = o1.plan(build(64), base=build(32), lr=LR)
-    other = o1.plan(build(64), base=build(32), lr=backwards)
+    model = build(64)
+    base = build(32)
+    plan = o1.plan(model, base=base, lr=LR)
+    other = o1.plan(model, base=base, lr=backwards)
     assert plan.rows == other.rows
     assert plan.settings == other.settings
 

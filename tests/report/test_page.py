@@ -4,6 +4,7 @@ network."""
 # pyright: reportArgumentType=false
 # The tests draw stand-ins of results, which have only the attributes that a page reads.
 
+import pandas as pd
 import pytest
 from support.synthetic_check import check, gpt
 from test_html import HOSTILE
@@ -193,3 +194,49 @@ def test_depth_partial_and_odd_results(open_page):
     assert names(page) == ["(the model)", "a"]
     assert page.locator("#loss-section").is_hidden()
     assert "depth" in hover(page, ".panel")
+
+
+def test_modules_with_the_same_records_share_a_panel(open_page):
+    """An attention block returns the output of its projection: one panel has both names."""
+    r = check({"attn.c_proj": "FAIL", "mlp": "PASS"})
+    for table in ("frame", "exponents"):
+        values = getattr(r, table)
+        copies = values[values["module"] == "attn.c_proj"].assign(module="attn")
+        setattr(r, table, pd.concat([values, copies], ignore_index=True))
+    page = open_page(r)
+    assert names(page) == ["attn.c_proj = attn", "mlp"]
+    assert page.locator("#count").text_content() == "3 of 3 modules"
+    page.get_by_label("module").fill("mlp")
+    playwright.expect(page.locator(".panel")).to_have_count(1)
+    assert names(page) == ["mlp"]
+
+
+def test_words_are_whole_on_a_telephone(open_page):
+    """No text is cut or hidden, and the page has no horizontal scroll bar."""
+    name = "transformer.layers.11.attention.output_projection_of_a_rather_long_name"
+    r = check({name: "FAIL", "mlp": "SHRINKS"})
+    page = open_page(r, viewport={"width": 360, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    cut = page.evaluate(
+        """[...document.querySelectorAll(".panel h3, .panel .facts, .panel .cause")]
+        .filter((e) => e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1)
+        .map((e) => e.textContent)"""
+    )
+    assert cut == []
+    causes = page.locator(".panel .cause").all_text_contents()
+    assert "under-trained at width: updates are less than fully aligned (alignment 0.61)" in causes
+    broken = page.evaluate(
+        """[...document.querySelectorAll("h1, li, dd, .cause")]
+        .filter((e) => getComputedStyle(e).overflowWrap === "anywhere"
+          || getComputedStyle(e).wordBreak === "break-all").length"""
+    )
+    assert broken == 0
+
+
+def test_the_page_of_a_large_model_is_small(open_page, tmp_path):
+    quantities = ("output", "change", "update", "weight", "gradient", "decay", "input")
+    r = check(dict.fromkeys(gpt(60), "PASS") | {"lm_head": "FAIL"}, quantities=quantities)
+    assert write_html(r, tmp_path / "size.html").stat().st_size < 1_500_000
+    page = open_page(r)
+    assert names(page)[0] == "lm_head"
+    assert len(names(page)) == len(gpt(60))

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from support.bowls import BOWLS, sweep
 
+from orderone.core.colours import RULE_COLOURS
 from orderone.report import write_transfer, write_transfer_png
 from orderone.sweeping.transfer import Transfer
 
@@ -42,3 +43,46 @@ def test_the_page_has_curves_optima_tables_and_settings(tmp_path):
     assert "build(4096)" in page
     assert "mup transfers; standard does not transfer" in page
     assert page.count("<tr>") == 1 + 8 + 1 + 2
+
+
+def rates_axis(t: Transfer, folder) -> tuple[float, float]:
+    page = write_transfer(t, folder / "a.html").read_text()
+    _, drift = json.loads(re.findall(r'id="data">(.*?)</script>', page, flags=re.S)[0])
+    low, high = drift["layout"]["yaxis"]["range"]
+    labels = drift["layout"]["yaxis"]["tickvals"]
+    assert len(labels) >= 2
+    assert all(10**low <= label <= 10**high for label in labels)
+    return 10**low, 10**high
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 4])
+def test_the_axis_of_best_rates_follows_the_data(seeds, tmp_path):
+    """A noisy study has intervals up to the ends of its grid, which must not set the axis."""
+    t = Transfer.from_frame(sweep(seeds=seeds, noise=0.3, rates=np.arange(-20.0, 4.0)))
+    low, high = rates_axis(t, tmp_path)
+    optima = [optimum.lr for optimum in t.optima["mup"]]
+    assert min(optima) / 5 < low < min(optima)
+    assert max(optima) < high < 5 * max(optima)
+
+
+def test_the_axis_of_best_rates_contains_ordinary_intervals(tmp_path):
+    t = Transfer.from_frame(STUDIES["two rules"]())
+    low, high = rates_axis(t, tmp_path)
+    for optima in t.optima.values():
+        for optimum in optima:
+            assert low < 2.0**optimum.low < 2.0**optimum.high < high
+
+
+def test_rules_have_the_same_colours_with_and_without_others(tmp_path):
+    def colours(frame: pd.DataFrame) -> dict[str, str]:
+        page = write_transfer(Transfer.from_frame(frame), tmp_path / "a.html").read_text()
+        _, drift = json.loads(re.findall(r'id="data">(.*?)</script>', page, flags=re.S)[0])
+        return {
+            trace["legendgroup"]: trace["marker"]["color"]
+            for trace in drift["data"]
+            if "marker" in trace
+        }
+
+    both = colours(pd.concat([sweep(rule="standard"), sweep(rule="mup")]))
+    assert both == {"mup": RULE_COLOURS["mup"], "standard": RULE_COLOURS["standard"]}
+    assert colours(sweep(rule="mup")) == {"mup": RULE_COLOURS["mup"]}

@@ -92,6 +92,7 @@ class NanoGPT(nn.Module):
         std: float = 0.02,
     ):
         super().__init__()
+        self.packing = packing
         self.wte = nn.Embedding(VOCABULARY, width)
         self.wpe = nn.Embedding(CONTEXT, width)
         self.h = nn.ModuleList([Layer(width, heads, bias, packing, eager) for _ in range(LAYERS)])
@@ -129,7 +130,6 @@ def unpacked(model: NanoGPT, heads: int = 2) -> dict[str, Tensor]:
         if "c_attn" not in name:
             state[name] = tensor.clone()
             continue
-        packing = model.h[0].attn.packing
-        for part, rows in rows_of(packing, model.wte.embedding_dim, heads).items():
+        for part, rows in rows_of(model.packing, model.wte.embedding_dim, heads).items():
             state[name.replace("c_attn", part)] = tensor[rows].clone()
     return state

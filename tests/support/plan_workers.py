@@ -62,7 +62,10 @@ MODELS: dict[str, Entry] = {
     "gpt2": ZOO["gpt2"],
     "paper": ZOO["mlp"],  # every multiplier of the rule in a hook
 }
-OPTIONS: dict[str, dict[str, Any]] = {"paper": {"gauge": "paper"}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "own": {"probe": False},  # without a traced pass the head's multiplier stays in a hook
+    "paper": {"gauge": "paper"},
+}
 LAYERS = {"own": "blocks", "llama": "model.layers", "gpt2": "transformer.h"}
 
 

@@ -1,5 +1,8 @@
 """Operations that torch.vmap refuses: in a stack their results equal those of stand-alone runs."""
 
+# pyright: reportCallIssue=false
+# pyright: reportIncompatibleMethodOverride=false
+
 import copy
 from collections.abc import Callable
 

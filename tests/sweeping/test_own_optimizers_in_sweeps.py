@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from support.errors import refuses
+from support.registered import forgotten
 from support.sweep_subjects import batch, mlp
 
 import orderone as o1
+from orderone.optimizers import registry
 from orderone.sweeping.member import optimizer_options
 from orderone.sweeping.result import Interrupted
 from orderone.sweeping.stacked import NotStackable, Stack
@@ -155,3 +157,48 @@ def test_training_uses_the_class(tmp_path):
         return o1.train(plan, batch, 5, device="cpu").losses
 
     assert not np.allclose(train(Halved)[1:], train("adamw")[1:], rtol=1e-6)
+
+
+# --- other processes ------------------------------------------------------------------------------
+
+
+class Signs(torch.optim.Optimizer):
+    """Signs of the gradient; its step multiplies lr by a number for the shape."""
+
+    def __init__(self, params, lr=1e-3):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.shape[0] ** 0.5 * p.grad.sign())
+
+
+@pytest.fixture
+def signs():
+    with forgotten():
+        o1.optimizers.register(Signs, "sign", rate_factor=lambda shape: shape[0] ** 0.5)
+        yield Signs
+
+
+def test_a_job_brings_what_was_registered(signs):
+    pickle = pytest.importorskip("cloudpickle")
+    job = o1.sweep(mlp, optimizer=signs, **SETTINGS).job
+    sent = pickle.dumps(job)
+    registry._REGISTERED.clear()
+    registry._BY_NAME.clear()
+    with refuses("unknown-update-law", argument="optimizer"):
+        o1.plan(mlp(16), base=mlp(8), optimizer=signs)
+    pickle.loads(sent)
+    plan = o1.plan(mlp(16), base=mlp(8), optimizer=signs, lr=1e-2)
+    assert plan["2.weight"].lr == pytest.approx(1e-2 / 2 / 2**0.5)  # muP, and the factor of shapes
+
+
+@pytest.mark.slow
+def test_workers_train_with_a_registered_class(signs):
+    pytest.importorskip("cloudpickle")
+    here = o1.sweep(mlp, optimizer=signs, **SETTINGS)
+    there = o1.sweep(mlp, optimizer=signs, executor="processes", workers=1, **SETTINGS)
+    assert not [outcome.error for outcome in there.outcomes.values() if outcome.error]
+    assert np.array_equal(losses(here), losses(there))

@@ -1,6 +1,7 @@
 """The same seed gives the same numbers on one device: the whole path of a sweep, run twice."""
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ DEVICES = [
 ]
 
 
-def swept(device: str, precision: str, stacked: bool, **options: object) -> np.ndarray:
+def swept(device: str, precision: str, stacked: bool, **options: Any) -> np.ndarray:
     def build(width: int) -> nn.Module:
         with torch.device(device):
             return hf_families.build("gpt2", width, resid_pdrop=0.1)

@@ -1,5 +1,8 @@
 """Sweeps over settings of roles, patterns and optimizers: losses, stacking, store and transfer."""
 
+# pyright: reportGeneralTypeIssues=false
+# pyright: reportCallIssue=false
+
 import numpy as np
 import pandas as pd
 import pytest

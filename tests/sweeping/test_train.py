@@ -64,8 +64,8 @@ def test_every_optimizer_learns_and_is_resumed(optimizer, tmp_path):
     assert again.losses.tolist() == whole.losses.tolist()
 
 
-def train_until(step: int, path: Path, steps: int = 8, **options: Any) -> None:
-    """Interrupt a training with Ctrl-C while a report is written."""
+def train_until(step: int, path: Path | None, steps: int = 8, **options: Any) -> str:
+    """Interrupt a training with Ctrl-C while a report is written; return the message."""
     import signal
 
     class Interrupt:
@@ -79,7 +79,7 @@ def train_until(step: int, path: Path, steps: int = 8, **options: Any) -> None:
 
         def close(self) -> None: ...
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as ended:
         train(
             planned(**options),
             Toy(),
@@ -89,6 +89,18 @@ def train_until(step: int, path: Path, steps: int = 8, **options: Any) -> None:
             report_every=1,
             checkpoint=path,
         )
+    return str(ended.value)
+
+
+def test_an_interruption_says_what_was_saved_and_how_to_continue(tmp_path):
+    path = tmp_path / "run.safetensors"
+    message = train_until(3, path)
+    assert message.startswith("interrupted after 3 of 8 updates")
+    assert str(path) in message
+    assert message.endswith("run the same call again to continue")
+    message = train_until(3, None)
+    assert message.startswith("interrupted after 3 of 8 updates; nothing was saved")
+    assert "checkpoint=" in message
 
 
 def test_a_training_with_dropout_is_resumed_bit_for_bit(tmp_path):

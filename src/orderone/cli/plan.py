@@ -58,7 +58,8 @@ def plan(
     """Print role, initial size, learning rate, weight decay and eps of every tensor of a model,
     relative to a smaller model that you have tuned (the base).
 
-    For a Hugging Face model nothing is allocated: one of any size can be planned on a laptop.
+    The weights of a Hugging Face model are never allocated: one of any size can be planned on a
+    laptop. Two small instances of it run once, to verify the roles (--no-probe skips this).
 
     Args:
         hf_config: A config.json of Hugging Face, or the folder that contains it.

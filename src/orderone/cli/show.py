@@ -7,6 +7,7 @@ from fractions import Fraction
 from math import isfinite, isnan
 from textwrap import wrap
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -33,6 +34,10 @@ COLOURS = {
 INFINITE = "\0infinite"  # a placeholder; no text of orderone starts with a zero byte
 
 
+SHORT = 16  # characters of a cell that should have one line
+BORDERS = 3  # characters that a column of a table needs beside its cells
+
+
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Raise an error: rich would exit with status 1, which means FAIL here."""
@@ -49,17 +54,47 @@ def console() -> Console:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table as wide as the terminal at most; None is an empty cell."""
-    result = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
-    for column in columns:
-        # fold: break long words instead of cutting them; a cut number would be another number
-        result.add_column(column, overflow="fold")
+    """Return a table as wide as the terminal at most; None is an empty cell.
+
+    Cells are wrapped between words. Words are broken only if the longest ones of all columns do not
+    fit; they are never cut, since a cut number would be another number.
+    """
+    texts: list[list[str]] = []
     for row in rows:
-        cells: list[Text] = []
-        for value in row:
-            cells.append(coloured("" if value is None else str(value)))
-        result.add_row(*cells)
+        texts.append(["" if value is None else str(value) for value in row])
+    result = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
+    widths = _widths(list(zip(columns, *texts, strict=True)), console().width)
+    for column, width in zip(columns, widths, strict=True):
+        result.add_column(column, overflow="fold", width=width)
+    for cells in texts:
+        result.add_row(*(coloured(cell) for cell in cells))
     return result
+
+
+def _widths(columns: Sequence[Sequence[str]], width: int) -> Sequence[int | None]:
+    """Return the widths of columns so that no word is broken; None, left to rich, if it must be.
+
+    The longest words leave some room. Columns of short cells get it first, so that they have one
+    line; then those of long cells, in proportion to their lengths.
+    """
+    words: list[int] = []
+    cells: list[int] = []
+    for column in columns:
+        words.append(max((cell_len(word) for cell in column for word in cell.split()), default=0))
+        cells.append(max(cell_len(cell) for cell in column))
+    room = width - sum(words) - (BORDERS * len(columns) - 1)
+    if room < 0:
+        return [None] * len(columns)
+    widths = list(words)
+    for k, cell in enumerate(cells):
+        if cell <= SHORT and cell - words[k] <= room:
+            widths[k] = cell
+            room -= cell - words[k]
+    for _ in range(room):
+        lines = [cell / max(width, 1) for cell, width in zip(cells, widths, strict=True)]
+        if max(lines) > 1:
+            widths[lines.index(max(lines))] += 1
+    return widths
 
 
 def prose(text: str, width: int) -> Text:

@@ -236,7 +236,8 @@ def sweep(
     if target is not None and study is not None:
         settings = settings_for(study, target)
     show_sweep(result, study, settings, json)
-    _write(study, setting.name, {"html": html, "png": png})
+    found = None if isinstance(settings, str) else settings
+    _write(study, found, setting.name, {"html": html, "png": png})
     sys.stdout.flush()
     if study is None:
         sys.exit(OK)
@@ -363,13 +364,19 @@ def _rows(frame: "pandas.DataFrame") -> list[dict[str, object]]:
     return json_format.loads(str(frame.to_json(orient="records", double_precision=15)))
 
 
-def _write(study: "Transfer | None", name: str, files: dict[str, str | None]) -> None:
+def _write(
+    study: "Transfer | None", target: "Target | None", name: str, files: dict[str, str | None]
+) -> None:
     from orderone.report import write_transfer, write_transfer_png
 
-    for kind, write in (("html", write_transfer), ("png", write_transfer_png)):
-        path = files[kind]
-        if path is None or study is None:
-            continue
+    if study is None:
+        return
+    title = f"Transfer of {name}"
+    if (page := files["html"]) is not None:
         with explained():
-            write(study, path, title=f"Transfer of {name}")
-        wrote(path)
+            write_transfer(study, page, target, title)
+        wrote(page)
+    if (picture := files["png"]) is not None:
+        with explained():
+            write_transfer_png(study, picture, title)
+        wrote(picture)

@@ -861,9 +861,9 @@ COMMAND_LINE: dict[str, str] = {
         " module models.gpt. For a file elsewhere, run the command in its folder."
     ),
     "not-a-builder": (
-        "--builder names a function that returns a model of the size that it is called with: def"
-        " build(width): return Net(...). The class of a model works if it can be called with the"
-        " width alone. A model itself does not, because it has one size."
+        "The option --builder names a function that returns a model of the size that it is called"
+        " with: def build(width): return Net(...). The class of a model works if it can be called"
+        " with the width alone. A model itself does not, because it has one size."
     ),
     "option-expected": (
         "A word of the command is not the value of an option. A model of yours is named with"

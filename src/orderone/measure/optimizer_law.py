@@ -48,11 +48,13 @@ def law_of(model: nn.Module, optimizer: object, requested: OptimizerInput, steps
     If the class is known, or inherits from a known class, it decides, unless another law is
     `requested`. Otherwise the requested law counts, and steps on copies show where it holds.
     """
+    if not isinstance(optimizer, Optimizer):
+        return Law(requested)
     kind = type(optimizer)
     known = nearest_record(kind)
     if known is not None and (kind is known.torch_class or requested == DEFAULT_OPTIMIZER):
         return Law(kind)
-    if known is not None or not isinstance(optimizer, Optimizer):
+    if known is not None:
         return Law(requested)
     try:
         measured = degrees(model, optimizer, steps + LATER)

@@ -453,15 +453,32 @@ def copies_of(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor]
 
     If a warm-up starts at learning rate zero, the copy has the learning rate after warm-up.
     """
-    model, optimizer = copy.deepcopy((model, optimizer))
+    model, optimizer = _deepcopy(model, optimizer)
     set_training_mode(optimizer, True)
     for group in optimizer.param_groups:
-        group["lr"] = group["lr"] or group.get("initial_lr", 0.0)
+        if not group["lr"] and "initial_lr" in group:
+            group["lr"] = group["initial_lr"]
     tensors = {}
     for name, item in inventory(model).items():
         if item.tensor.requires_grad:
             tensors[name] = item.tensor
     return tensors, optimizer
+
+
+def _deepcopy(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Copy a model and its optimizer with all attributes that the user's class adds.
+
+    torch copies only groups, states and defaults of an optimizer.
+    """
+    memo: dict[int, Any] = {}
+    copies = copy.deepcopy((model, optimizer), memo)
+    for part in (optimizer, *getattr(optimizer, "parts", {}).values()):
+        part_copy = memo[id(part)]
+        for name, value in vars(part).items():
+            # a scheduler replaces `step` by a function that steps with the original
+            if name not in vars(part_copy) and name != "step":
+                setattr(part_copy, name, copy.deepcopy(value, memo))
+    return copies
 
 
 @dataclass(frozen=True)

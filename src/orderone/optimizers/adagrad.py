@@ -2,8 +2,9 @@
 
 Each entry of the gradient is divided by the root of the sum of its squares so far. Updates shrink
 like 1 / sqrt(t), at every width alike, and scale with the width as those of Adam. With
-`initial_accumulator_value` > 0 the sum does not start at the scale of the gradient, and this
-scaling is broken.
+`initial_accumulator_value` > 0 the sum does not start at the scale of the gradient: early updates
+are proportional to the gradient, as those of SGD, and later ones are normalized. No learning rate
+is right for both, so a plan refuses this option.
 """
 
 from typing import ClassVar
@@ -11,8 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.optimizers.record import Algorithm
-from orderone.optimizers.update import Settings, State, Update
+from orderone.optimizers.update import Options, Settings, State, Update
 
 
 class AdagradUpdate(Update):
@@ -35,6 +37,18 @@ class AdagradUpdate(Update):
         p.sub_(c["rate"] * g / (squares.sqrt() + c["eps"]))
 
 
+def _check_options(options: Options) -> None:
+    start = options.get("initial_accumulator_value")
+    if start:
+        raise InputError(
+            f"initial_accumulator_value: expected 0, got {start!r}; squares of gradients are added"
+            " to this value, and their size depends on the width, so that updates follow the law"
+            " of SGD at some widths and the law of Adam at others; use eps to limit small"
+            " denominators, which a plan scales with the width",
+            argument="initial_accumulator_value",
+        )
+
+
 ADAGRAD = Algorithm(
     "adagrad",
     law="adam",
@@ -43,4 +57,5 @@ ADAGRAD = Algorithm(
     lr=1e-2,
     weight_decay=0.0,
     eps=1e-10,
+    check_options=_check_options,
 )

@@ -72,7 +72,7 @@ class Algorithm:
     rest: str | None = None  # optimizer of the tensors that this one does not take
     scaled_eps: Callable[[Any, TensorScale], Eps] = entrywise_eps
     rate_factor: Callable[[Shape], float] = no_rate_factor  # factor that its step applies to lr
-    check_options: Callable[[Options], None] = any_options  # options of the constructor
+    check_options: Callable[[Options], None] = any_options  # options of a group
     user_class: type[Optimizer] | None = None  # a subclass, or a registered class
     # keywords of the constructor, from functools.partial
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -8,7 +8,7 @@ as it is in `plan`, `coord_check`, `sweep` and `train`.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import Parameter, signature
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -191,7 +191,8 @@ def _default(kind: type[Optimizer], name: str) -> float | None:
 def instance_defaults(kind: type[Optimizer]) -> Mapping[str, Any]:
     """Return the defaults of an instance; empty if the constructor needs more than parameters."""
     try:
-        return dict(kind([nn.Parameter(torch.zeros(2, 2))]).defaults)
+        make = cast("Callable[..., Optimizer]", kind)
+        return dict(make([nn.Parameter(torch.zeros(2, 2))]).defaults)
     except Exception:  # the user's constructor may raise anything
         return {}
 

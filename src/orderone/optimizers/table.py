@@ -43,6 +43,7 @@ __all__ = [
     "UserOptimizer",
     "algorithm",
     "changes_step",
+    "check_options",
     "class_name",
     "construct",
     "default_of",
@@ -128,10 +129,13 @@ def _with_options(call: "partial[Optimizer]") -> Algorithm:
         )
     record = algorithm(call.func)
     options = dict(call.keywords)
+    record.check_options(options)
     defaults: dict[str, Any] = {}
     for name in ("lr", "weight_decay", "eps"):
         if name in options:
             defaults[name] = options.pop(name)
+    if "decoupled_weight_decay" in options:
+        defaults["coupled_decay"] = not options["decoupled_weight_decay"]
     return replace(record, options=options, **defaults)
 
 
@@ -220,6 +224,18 @@ def law_name(optimizer: str) -> str | UpdateLaw:
     if optimizer in OPTIMIZERS and optimizer not in ALGORITHMS:
         return optimizer
     return record_named(optimizer).law
+
+
+def check_options(optimizer: Optimizer) -> None:
+    """Raise an InputError if an option changes the law of the updates, also as a default."""
+    if isinstance(optimizer, CombinedOptimizer):
+        for part in optimizer.parts.values():
+            check_options(part)
+        return
+    record = nearest_record(type(optimizer))
+    if record is not None:
+        for group in optimizer.param_groups:
+            record.check_options(group)
 
 
 def label_of(optimizer: object) -> str:

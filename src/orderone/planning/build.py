@@ -28,7 +28,7 @@ from orderone.planning.options import (
     Request,
     Rule,
 )
-from orderone.planning.plan import Plan
+from orderone.planning.plan import Plan, Row
 from orderone.planning.settings import SettingInput
 from orderone.theory.scaling import is_strategy
 
@@ -203,17 +203,52 @@ def _continue_applied(made: Plan, before: Plan) -> Plan:
     rows = list(zip(made.rows, before.rows, strict=True))
     if any(row.shape != row_before.shape for row, row_before in rows):
         return made
-    if any(row.init_std != row_before.init_std for row, row_before in rows):
-        message = (
-            "base: the saved plan was applied to a model of this size as"
-            f" {before.headline.split(':')[0]}, {before.settings.gauge} gauge,"
-            f" depth={before.settings.depth}; weights scaled by it do not fit another plan. Use the"
-            " same options, or a base of another size"
-        )
-        raise InputError(message, "already-applied", argument="base")
     continued = replace(made, was_applied=True)
+    if any(row.init_std != row_before.init_std for row, row_before in rows):
+        # The saved plan may have traced an example batch, which this call has not.
+        continued = replace(
+            continued, rows=_rows_with_new_rates(made, before), multipliers=before.multipliers
+        )
     apply.install(continued, continued.bound())
     return continued
+
+
+def _rows_with_new_rates(made: Plan, before: Plan) -> tuple[Row, ...]:
+    """Return the rows of an applied plan with the learning rate and weight decay of a new one.
+
+    Raise an InputError if the new plan has other options, or settings per tensor.
+    """
+    now = made.settings
+    then = before.settings
+    unchanged = replace(then, lr=now.lr, weight_decay=now.weight_decay, base_sizes=now.base_sizes)
+    if unchanged != now or now.per_tensor or not then.lr:
+        message = (
+            "base: the saved plan was applied to a model of this size as"
+            f" {before.headline.split(':')[0]}, {then.gauge} gauge, depth={then.depth}; weights"
+            " scaled by it do not fit another plan. Use the same options, or a base of another size"
+        )
+        raise InputError(message, "already-applied", argument="base")
+    rates = now.lr / then.lr
+    decays = 1.0
+    if then.weight_decay:
+        decays = now.weight_decay / then.weight_decay
+    elif now.weight_decay:
+        raise InputError(
+            "weight_decay: the saved plan has none, so it cannot be continued with weight decay;"
+            " pass inputs=, an example batch",
+            "already-applied",
+            argument="weight_decay",
+        )
+    rows: list[Row] = []
+    for row in before.rows:
+        blocks = tuple(
+            replace(block, lr=block.lr * rates, weight_decay=block.weight_decay * decays)
+            for block in row.blocks
+        )
+        rows.append(
+            replace(row, lr=row.lr * rates, weight_decay=row.weight_decay * decays, blocks=blocks)
+        )
+    return tuple(rows)
 
 
 def _with_init_check(made: Plan, request: Request, facts: ForwardFacts) -> Plan:

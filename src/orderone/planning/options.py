@@ -312,6 +312,11 @@ class Request:
         """Return the plain values of the request that are part of a plan."""
         optimizer = self.algorithm
         lr = self.lr.for_optimizer(optimizer.name)
+        if lr is None:
+            lr = optimizer.lr
+        if lr is None:  # every tensor has a rate of its own: `lr_of` has checked that
+            plain_rates = self.lr.plain
+            lr = max(plain_rates.values()) if isinstance(plain_rates, dict) else 0.0
         weight_decay = self.weight_decay.for_optimizer(optimizer.name)
         per_tensor: dict[str, Mapping[str, float]] = {}
         for setting in self.per_tensor:
@@ -323,7 +328,7 @@ class Request:
         return Settings(
             rule=self.name,
             optimizer=optimizer.name,
-            lr=optimizer.lr if lr is None else lr,
+            lr=lr,
             weight_decay=optimizer.weight_decay if weight_decay is None else weight_decay,
             per_tensor=per_tensor,
             eps=self.eps_of(optimizer),

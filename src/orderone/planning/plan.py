@@ -22,6 +22,7 @@ from orderone.optimizers.table import (
     CLASSES,
     FUSED,
     Eps,
+    check_options,
     class_name,
     construct,
     label,
@@ -376,6 +377,7 @@ class Plan:
             made = self._with_rest(model, options)
         else:
             made = self._one(model, options)
+        check_options(made)
         _must_decay_as_planned(made, self)
         if self.user_class is not None and model is None:
             schedule.check(self, made, None, None)  # its constructor may have made other groups
@@ -405,7 +407,6 @@ class Plan:
         return construct(self._class(), self.param_groups(model), tuned, options)
 
     def _with_rest(self, model: nn.Module | None, options: Mapping[str, Any]) -> Optimizer:
-        record_named(self.settings.optimizer).check_options(options)
         tensors = self.tensors(model)
         rows: dict[str, list[Row]] = {}
         for row in self.rows:
@@ -544,7 +545,7 @@ def _must_decay_as_planned(made: Optimizer, plan: Plan) -> None:
     """
     record = record_named(plan.settings.optimizer)
     other = record.other_decay
-    planned = record.decouples_decay
+    planned = plan.user_options.get("decoupled_weight_decay", record.decouples_decay)
     for group in made.param_groups:
         if other is not None and group.get("decoupled_weight_decay", planned) != planned:
             message = (

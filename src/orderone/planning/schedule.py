@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from orderone.core.errors import InputError
 from orderone.optimizers import row_rates
+from orderone.optimizers.table import check_options
 from orderone.torch_compat import CHILD_SCHEDULERS, SEQUENTIAL_MILESTONES
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def check(
     plan: "Plan", optimizer: Optimizer, scheduler: "LRScheduler | None", steps: int | None
 ) -> None:
     """Raise BrokenRatios if the optimizer or the scheduler leaves the ratios of `plan`."""
+    check_options(optimizer)
     wanted = _wanted(plan, optimizer)
     if scheduler is not None and _inner(scheduler) is not optimizer:
         raise InputError("scheduler: it belongs to another optimizer", argument="scheduler")

@@ -1,5 +1,6 @@
 """A plan as text, and a row as a record of a data frame."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
@@ -65,7 +66,8 @@ def render(plan: "Plan", wide: bool = False) -> str:
 def _narrow_table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return two lines for every row: its name and the reason, and the numbers below.
 
-    Columns of numbers that are the same in every row are left out and listed once.
+    Columns of numbers that are the same in every row are left out and listed once. If the numbers
+    are too wide as a table, every number follows the name of its column.
     """
     columns = list(zip(*rows, strict=True))
     names, *numbers, reasons = columns
@@ -76,13 +78,44 @@ def _narrow_table(rows: Sequence[tuple[str, ...]]) -> list[str]:
             common.append(f"{head} {cells[0]}")
         else:
             different.append((head, *cells))
+    cells_of_rows = list(zip(*different, strict=True))
+    table = [f"  {line}" for line in aligned(cells_of_rows)]
+    if max(map(len, table)) <= text_width():
+        settings = [[line] for line in table]
+    else:
+        settings = [[], *(_settings(cells_of_rows[0], cells) for cells in cells_of_rows[1:])]
     lines: list[str] = []
-    table = aligned(list(zip(*different, strict=True)))
-    for name, cells, reason in zip(names, table, reasons, strict=True):
-        lines += [*wrapped(f"{name}: {reason}", indent=0), f"  {cells}"]
+    for name, lines_of_row, reason in zip(names, settings, reasons, strict=True):
+        lines += [*_name_and_reason(name, reason), *lines_of_row]
     if common:
         lines += wrapped(f"all tensors: {', '.join(common)}", indent=0)
     return lines
+
+
+def _settings(heads: Sequence[str], cells: Sequence[str]) -> list[str]:
+    """Return the cells of a row as a paragraph: `hidden, shape 128x128, init 0.05, lr 0.003`."""
+    role, *others = cells
+    words = [role]
+    for head, cell in zip(heads[1:], others, strict=True):
+        if cell:
+            words.append(f"{head} {cell}")
+    return wrapped(", ".join(words))
+
+
+def _name_and_reason(name: str, reason: str) -> list[str]:
+    """Return lines with the name and the reason; a name that is too long is broken at its dots."""
+    width = text_width()
+    if len(name) < width:
+        return wrapped(f"{name}: {reason}", indent=0)
+    lines = [""]
+    for part in re.split(r"(?<=[._])", f"{name}:"):
+        if len(lines[-1]) + len(part) > width:
+            lines.append("  ")
+        lines[-1] += part
+    fitting: list[str] = []
+    for line in filter(str.strip, lines):
+        fitting += [line[start : start + width] for start in range(0, len(line), width)]
+    return [*fitting, *wrapped(reason)]
 
 
 def compressed(rows: "Sequence[Row]") -> list[tuple[str, ...]]:

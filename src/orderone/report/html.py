@@ -1,5 +1,7 @@
 """A check as one HTML file: its records as JSON, and a page that draws visible panels."""
 
+import base64
+import gzip
 from pathlib import Path
 
 from orderone.report.inputs import CheckInput, FilePath
@@ -9,9 +11,16 @@ from orderone.report.verdicts import COLOURS, INK_ON, UNJUDGED
 
 SCRIPTS = ("data.js", "tooltip.js", "panel.js", "panels.js", "table.js", "losses.js", "controls.js")
 
+LARGE = 400_000  # characters of JSON; a model of 12 blocks has about as many
+
 
 def html(r: CheckInput, title: str = "Coordinate check") -> str:
-    """Return the page of a coordinate check."""
+    """Return the page of a coordinate check; the records of a large one are compressed."""
+    data = payload(r)
+    data_format = "json"
+    if len(data) > LARGE:
+        data = base64.b64encode(gzip.compress(data.encode(), mtime=0)).decode()
+        data_format = "gzip"
     return render(
         "page.html",
         SCRIPTS,
@@ -20,7 +29,8 @@ def html(r: CheckInput, title: str = "Coordinate check") -> str:
         colour=COLOURS.get(r.verdict, UNJUDGED),
         ink=INK_ON.get(r.verdict, "#000000"),
         style=read_page("style.css"),
-        data=payload(r),
+        data=data,
+        data_format=data_format,
     )
 
 

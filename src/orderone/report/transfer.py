@@ -22,6 +22,8 @@ from orderone.sweeping.transfer_text import (
     verdicts,
 )
 
+BEYOND = 2.0  # octaves that the axis of optima shows at most beyond them
+MARGIN = 0.2  # octaves between the data and the ends of that axis
 BEST: Trace = {"symbol": "star", "size": 13, "line": {"color": "#ffffff", "width": 1}}
 
 
@@ -259,27 +261,47 @@ def _drift(t: TransferInput) -> Figure:
         "xaxis": {"type": "log", "title": {"text": t.axis}, "tickvals": sizes(t)},
         "yaxis": {
             "type": "log",
-            "exponentformat": "power",
             "title": {"text": f"best {_escaped(t.setting)}"},
         },
     }
     if known := rates_range(t):
+        labels = round_rates(*known)
         layout["yaxis"]["range"] = np.log10(known).tolist()
+        layout["yaxis"]["tickvals"] = labels
+        layout["yaxis"]["ticktext"] = [f"{rate:.3g}" for rate in labels]
     return {"data": data, "layout": layout}
 
 
 def rates_range(t: TransferInput) -> tuple[float, float] | None:
     """Return the learning rates that the axis of optima shows, or None if there is no optimum.
 
-    The axis follows the optima, with an octave on both sides. Long intervals leave the figure, so
-    that the optima stay distinguishable.
+    The axis contains the optima, their intervals and the predicted lines, but at most `BEYOND`
+    octaves beyond the optima: these stay distinguishable beside a very long interval.
     """
     known: list[float] = []
-    for optima in t.optima.values():
-        known += [optimum.x for optimum in optima if optimum.beyond == INSIDE]
+    others: list[float] = []
+    for rule, optima in t.optima.items():
+        inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
+        for optimum in inside:
+            known.append(optimum.x)
+            others += [optimum.low, optimum.high]
+        drift = t.drift[rule]
+        for power in drift.predicted if inside else ():
+            others += np.log2(line_through(inside, drift.slope, power)["y"]).tolist()
     if not known:
         return None
-    return 2.0 ** (min(known) - 1), 2.0 ** (max(known) + 1)
+    others = [x for x in others if math.isfinite(x)]
+    lowest = max(min([*known, *others]), min(known) - BEYOND)
+    highest = min(max([*known, *others]), max(known) + BEYOND)
+    return 2.0 ** (lowest - MARGIN), 2.0 ** (highest + MARGIN)
+
+
+def round_rates(low: float, high: float) -> list[float]:
+    """Return 1, 2 and 5 times powers of ten in a range, for the labels of its axis."""
+    rates: list[float] = []
+    for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
+        rates += [float(f"{digit}e{power}") for digit in (1, 2, 5)]
+    return [rate for rate in rates if low <= rate <= high]
 
 
 def _drift_of_rule(t: TransferInput, rule: str, colour: str) -> list[Trace]:

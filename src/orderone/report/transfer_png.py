@@ -11,7 +11,15 @@ from orderone.core.optional import need
 from orderone.report.inputs import FilePath, TransferInput
 from orderone.report.small_panel import GREY, GRID, INK, text
 from orderone.report.template import PURPOSE
-from orderone.report.transfer import ceiling, floor, line_through, rates_range, run_range, sizes
+from orderone.report.transfer import (
+    ceiling,
+    floor,
+    line_through,
+    rates_range,
+    round_rates,
+    run_range,
+    sizes,
+)
 from orderone.sweeping.optimum import INSIDE, Curve, Optimum
 from orderone.sweeping.transfer_text import headline, predicted, slope, verdicts
 
@@ -113,12 +121,16 @@ def _drift(axes: Axes, t: TransferInput) -> None:
     axes.set_yscale("log")
     if known := rates_range(t):
         axes.set_ylim(known)
+        labels = round_rates(*known)
+        axes.set_yticks(labels, [f"{rate:.3g}" for rate in labels])
+        axes.minorticks_off()
     axes.set_xticks(sizes(t), [str(size) for size in sizes(t)])
     axes.set_xlabel(t.axis, color=GREY, fontsize=9)
     title = f"best {t.setting}; dotted: predicted"
     axes.set_title(title, fontsize=10, weight="bold", color=INK, loc="left", parse_math=False)
     if axes.lines:
-        axes.legend(frameon=False, fontsize=7, labelcolor=GREY)
+        box = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
+        axes.legend(fontsize=7, labelcolor=GREY, **box)
 
 
 def _drift_of_rule(axes: Axes, t: TransferInput, rule: str, colour: str) -> None:

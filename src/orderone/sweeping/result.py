@@ -184,18 +184,19 @@ class Sweep:
         places: dict[str, list[str]] = {}
         best = self.best()
         arm = [name for name in ARM if name in best]
-        for _, row in best.iterrows():
-            same = frame
-            for name in arm:
-                same = same[same[name] == row[name]]
-            rates = same["lr"].astype(float)
-            if rates.nunique() < 2:
+        rates_of: dict[tuple[object, ...], set[float]] = {}
+        for row in frame.to_dict("records"):
+            rates_of.setdefault(tuple(row[name] for name in arm), set()).add(float(row["lr"]))
+        for row in best.to_dict("records"):
+            rates = rates_of.get(tuple(row[name] for name in arm), set())
+            if len(rates) < 2:
                 continue
+            best_lr = float(row["lr"])
             place = " ".join(str(row[name]) for name in arm)
-            if row["lr"] == rates.min():
-                places.setdefault(f"smallest lr, {row['lr']:.3g}", []).append(place)
-            elif row["lr"] == rates.max():
-                places.setdefault(f"largest lr, {row['lr']:.3g}", []).append(place)
+            if best_lr == min(rates):
+                places.setdefault(f"smallest lr, {best_lr:.3g}", []).append(place)
+            elif best_lr == max(rates):
+                places.setdefault(f"largest lr, {best_lr:.3g}", []).append(place)
         notes: list[str] = []
         for end, names in places.items():
             text = f"the best lr is the {end}, for {'; '.join(names)}: widen the grid beyond it"
@@ -234,9 +235,10 @@ class Sweep:
         best = self.best()
         if len(best):
             lines += _best_table(best)
-        for note in (*self.edge_notes, *self.notes):
+        notes = [*self.edge_notes, *self.notes]
+        for note in notes:
             lines += wrapped(f"note: {note}", indent=0)
-        return "\n".join([*lines, *hint_on_codes(self.notes)])
+        return "\n".join([*lines, *hint_on_codes(notes)])
 
 
 _FACTS = (

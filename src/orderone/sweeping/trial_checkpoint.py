@@ -28,6 +28,9 @@ class TrialCheckpoint:
         self.key = key
         self.warned = warned
 
+    def check(self, loop: TrainingLoop) -> None:
+        """Do nothing: a trial that cannot be saved is trained all the same."""
+
     def save(self, loop: TrainingLoop) -> None:
         """Write the state; if that fails, warn and continue the training."""
         try:

@@ -9,6 +9,7 @@ After an update at which something is due: read the losses, report, evaluate, lo
 import time
 from collections.abc import Callable, Sequence
 from math import isfinite
+from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -28,9 +29,15 @@ LossReport: TypeAlias = Callable[[int, float], bool]
 
 @runtime_checkable
 class Checkpoint(Protocol):
+    path: Path
+
     @property
     def saves_finished(self) -> bool:
         """True if a training that has reached its end is saved too."""
+        ...
+
+    def check(self, loop: "TrainingLoop") -> None:
+        """Raise an InputError after the first update if this training cannot be saved."""
         ...
 
     def save(self, loop: "TrainingLoop") -> None: ...
@@ -88,8 +95,11 @@ class TrainingLoop:
         started = time.monotonic()
         saved = started
         seconds_before = self.seconds
+        first = self.done
         while self.done < self.settings.steps:
             self.update()
+            if checkpoint is not None and self.done == first + 1:
+                checkpoint.check(self)
             if not self._reading_due():
                 continue
             self.read_losses()
@@ -161,7 +171,7 @@ class TrainingLoop:
         """Send the latest numbers to the sinks."""
         values = {
             "loss": self.losses[-1],
-            "lr": max(group["lr"] for group in self.step.optimizer.param_groups),
+            "lr": max(float(group["lr"]) for group in self.step.optimizer.param_groups),
             "seconds": self.seconds,
         }
         if self.gradient_norm is not None:
@@ -189,4 +199,4 @@ class TrainingLoop:
         text = f"interrupted after {self.done} of {self.settings.steps} updates"
         if checkpoint is None:
             return f"{text}; nothing was saved; pass checkpoint= to be able to continue"
-        return f"{text}, which are saved in the checkpoint; run the same call again to continue"
+        return f"{text}, saved in {checkpoint.path}; run the same call again to continue"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from orderone.optimizers.combined import CombinedOptimizer
 from orderone.optimizers.table import class_name
 
 Tree: TypeAlias = dict[str, Any]
@@ -33,11 +34,10 @@ def state_of(optimizer: Optimizer) -> Tree:
     tree: Tree = {
         "state": optimizer.state_dict()["state"],
         "groups": [_savable_part(group) for group in groups],
-        "attributes": {},
+        "attributes": [_attributes(part) for part in _parts(optimizer)],
     }
-    if "parts" not in vars(optimizer):
-        tree["attributes"] = _attributes(optimizer)
-    _check(tree["state"], class_name(type(optimizer)))
+    for part in _parts(optimizer):
+        _check(part)
     return tree
 
 
@@ -49,8 +49,16 @@ def load_state(optimizer: Optimizer, tree: Mapping[str, Any]) -> None:
             if not _same(group.get(name), value):  # a tuple that has become a list stays as it is
                 group[name] = value
     optimizer.load_state_dict({"state": tree["state"], "param_groups": groups})
-    for name, value in tree["attributes"].items():
-        setattr(optimizer, name, value)
+    for part, attributes in zip(_parts(optimizer), tree["attributes"], strict=True):
+        for name, value in attributes.items():
+            if not _same(getattr(part, name, None), value):
+                setattr(part, name, value)
+
+
+def _parts(optimizer: Optimizer) -> list[Optimizer]:
+    if isinstance(optimizer, CombinedOptimizer):
+        return list(optimizer.parts.values())
+    return [optimizer]
 
 
 def _same(present: object, saved: object) -> bool:
@@ -88,9 +96,16 @@ def _attributes(optimizer: Optimizer) -> Tree:
     return attributes
 
 
-def _check(tree: object, kind: str) -> None:
-    if not _is_savable(tree):
-        raise NotSavedError(f"the state of {kind} has values that are not plain tensors or numbers")
+def _check(optimizer: Optimizer) -> None:
+    for state in optimizer.state_dict()["state"].values():
+        if not isinstance(state, Mapping):
+            state = {"entry": state}
+        for name, value in state.items():
+            if not _is_savable({name: value}):
+                raise NotSavedError(
+                    f"the state {name} of {class_name(type(optimizer))} is of type"
+                    f" {class_name(type(value))}, not a plain tensor or a number"
+                )
 
 
 def _is_savable(value: object) -> bool:

@@ -6,6 +6,7 @@
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,7 @@ class Step:
         set_training_mode(self.optimizer, True)
         factor = self.settings.factor(step)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * factor
+            set_rate(group, rate * factor)
         self.optimizer.zero_grad(set_to_none=True)
         number = self.settings.accumulate
         losses: list[Tensor] = []
@@ -68,7 +69,7 @@ class Step:
     def restore_rates(self) -> None:
         """Take the schedule's factor out of the learning rates."""
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate
+            set_rate(group, rate)
 
     def loss(self, batch: Batch) -> Tensor:
         device = self.world.device
@@ -92,4 +93,12 @@ class Step:
 
 
 def current_rates(optimizer: Optimizer) -> tuple[float, ...]:
-    return tuple(group["lr"] for group in optimizer.param_groups)
+    return tuple(float(group["lr"]) for group in optimizer.param_groups)
+
+
+def set_rate(group: dict[str, Any], rate: float) -> None:
+    """Set the learning rate of a group, in place if it is a tensor, as in `torchao`."""
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate

@@ -38,6 +38,10 @@ class TrainCheckpoint:
 
     # --- writing ----------------------------------------------------------------------------------
 
+    def check(self, loop: TrainingLoop) -> None:
+        """Raise an InputError if the optimizer has a state that no file can hold."""
+        self._optimizer_state(loop)
+
     def save(self, loop: TrainingLoop) -> None:
         """Write the state; all processes must call this, and the first one writes."""
         tensors: dict[str, Tensor] = {}

@@ -75,8 +75,9 @@ def transformer(
         optimizer: adamw or sgd.
         strategy: standard, neural-tangent, hybrid, maximal-update, or a power such as s=1/4.
         n_in: Inputs of the patch embedding, for the learning rates of --strategy standard.
-        n_out: Number of outputs, for the same.
-        mlp: Width of the MLP divided by the embedding dimension, for the same.
+        n_out: Number of outputs, for the learning rates of --strategy standard.
+        mlp: Width of the MLP divided by the embedding dimension, for the learning rates of
+            --strategy standard.
         html: Write a page with pictures to this file.
         json: Print JSON instead of tables.
     """

@@ -32,7 +32,7 @@ SCALES = {
     "adafactor": 0.01,
 }  # C of (11), at which all three learn in a few steps
 SHIFTS = {
-    update_law(optimizer).gauge_weight: optimizer for optimizer in OPTIMIZERS
+    int(update_law(optimizer).gauge_weight): optimizer for optimizer in OPTIMIZERS
 }  # k -> an optimizer with this k
 MOVED = {0: "c unchanged", 1: "c - θ", 2: "c - 2θ"}
 PRINTED = 1
@@ -105,7 +105,7 @@ def judge(records: Records) -> list[Finding]:
     for optimizer, name in OPTIMIZERS.items():
         for pair in PAIRS:
             runs = only(frame, optimizer=optimizer, pair=pair)
-            right = update_law(optimizer).gauge_weight
+            right = int(update_law(optimizer).gauge_weight)
             findings.append(
                 _finding(f"{name}: {pair} train identically with the printed c - θ", runs, PRINTED)
             )
@@ -154,7 +154,7 @@ def _picture(optimizer: str, frame: pd.DataFrame) -> Picture:
                 scatter(run.step, run.loss, "" if row else name, row=row, legendgroup=name, **style)
             )
     name = OPTIMIZERS[optimizer]
-    right = update_law(optimizer).gauge_weight
+    right = int(update_law(optimizer).gauge_weight)
     layout = panels([f"loss, {pair}" for pair in PAIRS], "step", share=True, log="y")
     alt = (
         f"Loss over {frame.step.max()} steps with {name}. Marks of the shift {MOVED[right]} lie on"

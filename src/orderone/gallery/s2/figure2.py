@@ -7,6 +7,7 @@ with three seeds and small differences a claim may remain unclear.
 
 from math import log2
 
+from orderone.core.colours import RULE_COLOURS
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.frames import Frame
 from orderone.gallery.judge import opposite, together
@@ -15,12 +16,6 @@ from orderone.gallery.s2.compare import CONFIDENCE, difference, fewer
 from orderone.gallery.s2.strategy_runs import STRATEGIES
 from orderone.gallery.s2.vision_strategies import GPU, PAPER, SMALL, Settings, at_the_best
 
-COLOURS = {
-    "standard": "#7f7f7f",
-    "neural-tangent": "#4c78d8",
-    "hybrid": "#9b59d0",
-    "maximal-update": "#d9534f",
-}
 OPACITIES = (1.0, 0.7, 0.45)
 SAME = 1.0
 OTHER = 3.0  # octaves; each of two optima is known to a factor of 2
@@ -106,7 +101,7 @@ def draw(records: Records) -> list[Picture]:
         runs = frame[frame.strategy == name]
         highest = runs.groupby("seed").accuracy.max()
         for number, (_, run) in enumerate(runs.groupby("seed")):
-            line = {"color": COLOURS[name], "width": 2}
+            line = {"color": RULE_COLOURS[name], "width": 2}
             label = (
                 f"{name}: ({run.lr.iloc[0]:.3g}, {run.wd.iloc[0]:.3g})"
                 f" [{100 * highest.mean():.1f}%]"

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from orderone.core.colours import RULE_COLOURS
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.figures import Figure, Trace
 from orderone.gallery.frames import Frame
@@ -14,7 +15,6 @@ from orderone.gallery.s2.denoising_strategies import (
     Settings,
     at_the_best,
 )
-from orderone.gallery.s2.figure2 import COLOURS
 from orderone.gallery.s2.figure3 import OPACITIES, layout
 
 DASHES = ("solid", "dash")
@@ -68,7 +68,7 @@ def curves_of(runs: Frame, strategy: str, label: str, dash: str) -> list[Trace]:
                 "legendgroup": label,
                 "showlegend": number == 0,
                 "opacity": OPACITIES[min(number, len(OPACITIES) - 1)],
-                "line": {"color": COLOURS[strategy], "width": 2.2, "dash": dash},
+                "line": {"color": RULE_COLOURS[strategy], "width": 2.2, "dash": dash},
             }
         )
     return curves

@@ -233,7 +233,7 @@ class TheoryExpectations:
             gauge_shift = implied - self._sizes[f"h{layer}"]
             exponent = implied
         if abs(gauge_shift) > 1e-6:
-            gauge_of = weight
+            gauge_of = weight or ""
 
         if quantity == Quantity.OUTPUT_GRADIENT:
             return Expected(self._sizes[f"h'{layer}"] - gauge_shift, two_sided=True, role=role)

@@ -1,5 +1,6 @@
 // The data of the page, and the format of numbers. Text reaches the page through textContent only.
-const data = JSON.parse(document.getElementById("data").textContent);
+const holder = document.getElementById("data");
+const data = JSON.parse(holder.type === "application/gzip" ? await unpacked("data") : holder.textContent);
 const byWord = Object.fromEntries(data.verdicts.map((v) => [v.word, v]));
 const words = data.verdicts.map((v) => v.word);
 const rows = data.rows.map(([module, quantity, step, exponent, low, high, predicted, verdict, cause, role]) => (

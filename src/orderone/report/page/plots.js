@@ -34,10 +34,12 @@ function wrapped(name) {
 const tracesFor = (plot, data) =>
   plot.clientWidth < NARROW ? data.map((trace) => (trace.name && !/[<>]/.test(trace.name) ? { ...trace, name: wrapped(String(trace.name)) } : trace)) : data;
 
-// A smaller font for powers of ten, which plotly draws larger than other numbers.
-function axesFor(layout) {
+// A smaller font for powers of ten, which plotly draws larger than other numbers; fewer of them below narrow panels.
+function axesFor(layout, narrow) {
   const powers = ([name, axis]) => /^[xy]axis/.test(name) && axis.type === "log" && axis.tickvals === undefined;
-  return Object.fromEntries(Object.entries(layout).filter(powers).map(([name, axis]) => [name, { ...axis, tickfont: { size: 10.5, ...axis.tickfont } }]));
+  const crowded = (name) => narrow && layout.xaxis2 && /^x/.test(name);
+  const changed = ([name, axis]) => [name, { ...axis, tickfont: { size: 10.5, ...axis.tickfont }, ...(crowded(name) && { nticks: 3 }) }];
+  return Object.fromEntries(Object.entries(layout).filter(powers).map(changed));
 }
 
 // plotly widens the margins for legends and labels; titles are outside the figure.
@@ -49,7 +51,7 @@ function marginFor(layout, narrow) {
 function layoutFor(plot, layout) {
   const [narrow, height] = [plot.clientWidth < NARROW, Number(plot.dataset.height)];
   return {
-    ...layout, ...axesFor(layout), height, width: undefined, autosize: true, template: template(), margin: marginFor(layout, narrow),
+    ...layout, ...axesFor(layout, narrow), height, width: undefined, autosize: true, template: template(), margin: marginFor(layout, narrow),
     legend: legendFor(layout, narrow, 0.75 * height), ...(touch && { dragmode: false }),
   };
 }

@@ -79,7 +79,7 @@ class FastPaths(TorchFunctionMode):
         self.members = members
         self.constants = constants
         self.running: list[FunctionType] = []
-        self.new_tensors = NewTensors()
+        self.new_tensors: NewTensors = NewTensors()
 
     def __enter__(self) -> "FastPaths":
         self.level: int = current_vmap_level()
