@@ -100,7 +100,7 @@ def test_a_plan_of_a_model_of_the_user():
         assert builder != "with_optimizer" or settings["lr"] == 0.25
     own = ("--builder", "forms_of_code:build")
     assert_refused(orderone("plan", *own, "--base", "8"), "needs-another-option", "--size")
-    assert_refused(orderone("plan", *own, "--size", "8"), "needs-another-option", "--base")
+    assert_refused(orderone("plan", *own, "--size", "8"), "needs-base", "base")
     assert_refused(orderone("plan", "--base", "8"), "needs-another-option", "--builder")
 
 
