@@ -56,7 +56,7 @@ class CachedConstants(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.constants = Constants()
+        self.constants: Constants = Constants()
 
     def __torch_function__(
         self,

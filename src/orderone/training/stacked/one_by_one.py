@@ -66,7 +66,7 @@ def _stack(*leaves: object) -> object:
 
 # --- operations whose results have a shape that depends on values ---------------------------------
 
-SHAPED_BY_VALUES = (
+SHAPED_BY_VALUES: tuple[Callable[..., object], ...] = (
     torch.masked_select,
     Tensor.masked_select,
     torch.nonzero,
