@@ -175,7 +175,7 @@ def test_a_tied_readout_is_predicted_in_its_gauge():
         ({"widths": None}, "widths=.* or depths="),
         ({"batches": None}, "batches: "),
         ({"batches": []}, "batches: .*empty list"),
-        ({"batches": [NUMBERS, NUMBERS]}, "batches: .*empty list.* 2"),
+        ({"batches": [NUMBERS, NUMBERS]}, "batches: .*4 steps, got 2"),
         ({"batches": iter(())}, "batches: "),
         ({"steps": 0}, "steps: .* 0"),
         ({"seeds": 0}, "seeds: .* 0"),
@@ -366,7 +366,7 @@ class OwnSgd(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("kind", "options", "law", "noted"),
     [
-        (OwnSgd, {}, "sgd", False),
+        (OwnSgd, {}, "sgd (test_coord_check.OwnSgd)", False),
         (OwnSgd, {"optimizer": "lion"}, "lion", False),
         (torch.optim.SGD, {"optimizer": "lion"}, "sgd", False),
         (torch.optim.Adamax, {}, "adamw", True),
