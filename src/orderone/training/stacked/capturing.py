@@ -17,7 +17,8 @@ def is_recorded() -> bool:
     """Return whether the operations that run now will be repeated later without Python."""
     if _tracing.get():
         return True
-    return torch.backends.cuda.is_built() and torch.cuda.is_current_stream_capturing()
+    # a build of torch with CUDA raises an error here on a machine without a GPU
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 @contextmanager
