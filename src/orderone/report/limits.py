@@ -27,7 +27,7 @@ def density_figure(comparison: ComparisonInput, settings: str) -> Figure:
     line = {
         "type": "scatter",
         "mode": "lines",
-        "name": "SDE",
+        "name": "limit (SDE)",
         "x": grid,
         "y": density(comparison.limit, grid, bounds),
         "line": {"color": LIMIT, "width": 2.5},

@@ -21,7 +21,8 @@ def write_phases(diagram: PhaseDiagram, path: FilePath) -> Path:
     notes = (
         (
             "Blue: ordered, gradients vanish. Orange: chaotic, gradients explode. Grey: the length"
-            " of a signal diverges. Red: the critical line, chi_1 = 1."
+            " of a signal diverges. Red: the critical line, where gradients keep their size"
+            " (chi_1 = 1)."
         ),
         "Contours: the largest depth that can be trained, min(12 xi_1, 12 xi_2).",
     )

@@ -124,7 +124,7 @@ def _losses(t: TransferInput) -> Figure:
     bottom = floor(t)
     room = 0.08 * (top - bottom)
     width = 1 / len(t.rules)
-    title = "Loss against learning rate<br><sup>crosses at the top: loss above, or diverged</sup>"
+    title = "Loss against learning rate<br><sup>crosses at the top: larger loss, or diverged</sup>"
     data: list[Trace] = []
     annotations: list[Layout] = []
     layout: Layout = {"title": {"text": title}, "height": 460, "annotations": annotations}

@@ -80,7 +80,7 @@ def _losses(axes: Axes, t: TransferInput, rule: str, first: bool) -> None:
     axes.set_ylim(bottom - 0.05 * (top - bottom), top + 0.05 * (top - bottom))
     axes.set_xlabel(t.setting, color=GREY, fontsize=9, parse_math=False)
     if any((curve.mean > top).any() for curve in t.curves[rule]):
-        words = "crosses: loss above, or diverged"
+        words = "crosses: larger loss, or diverged"
         text(axes, 0.99, 1.01, words, transform=axes.transAxes, ha="right", fontsize=7, color=GREY)
     axes.set_title(rule, fontsize=10, weight="bold", color=INK, loc="left", parse_math=False)
     if first:

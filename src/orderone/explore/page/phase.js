@@ -14,10 +14,10 @@ const MEANING = {
 const NUMBERS = [
   ["q_star", "q*", "length of a signal in deep layers"],
   ["c_star", "c*", "correlation of two signals in deep layers"],
-  ["chi1", "χ₁", "factor of squared gradients per layer"],
-  ["chi2", "χ₂", "factor of deviations from c* per layer"],
-  ["xi1", "ξ₁", "layers in which squared gradients change by a factor e"],
-  ["xi2", "ξ₂", "layers in which deviations from c* shrink by a factor e"],
+  ["chi1", "χ₁", "each layer multiplies squared gradients by this"],
+  ["chi2", "χ₂", "each layer multiplies deviations from c* by this"],
+  ["xi1", "ξ₁", "layers in which squared gradients change by a factor of e"],
+  ["xi2", "ξ₂", "layers in which deviations from c* shrink by a factor of e"],
 ];
 
 export function phaseTab(choices) {
@@ -146,7 +146,7 @@ function showNumbers(answer, go) {
   const critical = Number(answer.critical_weight_var);
   const button = element("button", { type: "button", className: "go", textContent: "go there" });
   button.addEventListener("click", () => go(critical));
-  if (Number.isFinite(critical)) $("critical").replaceChildren(`This bias variance and keep rate are critical at weight variance ${text(critical, 6)}.`, button);
+  if (Number.isFinite(critical)) $("critical").replaceChildren(`With this bias variance and keep rate, weight variance ${text(critical, 6)} is critical.`, button);
   else $("critical").replaceChildren("No weight variance is critical for this bias variance.");
 }
 
