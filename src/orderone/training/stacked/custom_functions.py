@@ -7,7 +7,6 @@ left to torch.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -24,10 +23,11 @@ if TYPE_CHECKING:
 @contextmanager
 def functions_one_by_one(mode: "FastPaths") -> Iterator[None]:
     """Run custom autograd functions for one member after another."""
-    original: Any = Function.apply
+    # a classmethod of Python up to torch 2.14, one of C in 2.15: both are bound by __get__
+    original: Any = vars(Function)["apply"]
 
     def apply(cls: type[Function], *args: object, **named: object) -> object:
-        run = partial(original.__func__, cls)
+        run = original.__get__(None, cls)
         tensors = [x for x in tree_leaves((args, named)) if isinstance(x, Tensor)]
         if _has_rule(cls) or not mode.known(*tensors):
             return run(*args, **named)
