@@ -10,24 +10,13 @@ import numpy as np
 
 from orderone.core.errors import InputError, one_of, with_code
 from orderone.sweeping.optimum import Curve
-from orderone.sweeping.trial import KNOWN, SIZES, in_order, tuned_name
+from orderone.sweeping.trial import KNOWN, RESULTS, SIZES, in_order, tuned_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LEFT_OUT = ("failed", "stopped")  # these have no loss at the end of training
 FREE = ("rule", "seed", "data_seed")  # may vary in a study; all else must be constant
-RESULTS = (
-    "loss",
-    "evaluation",
-    "diverged",
-    "steps",
-    "updates",
-    "seconds",
-    "status",
-    "error",
-    "key",
-)  # all other columns are settings
 NO = ("false", "no", "0", "0.0", "", "nan", "none", "<na>")
 # A DataFrame and a Series; `_checked` makes sure of that. The type stubs of pandas do not
 # distinguish them: they say that a column of a frame may be a frame.

@@ -12,7 +12,7 @@ from orderone.core.text_table import text_table, text_width, wrapped
 from orderone.sweeping.job import Job
 from orderone.sweeping.store import StorePath, read_store
 from orderone.sweeping.stored_jobs import choose_job, read_jobs
-from orderone.sweeping.trial import Trial, in_order
+from orderone.sweeping.trial import RESULTS, Trial, in_order
 from orderone.training.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ class Sweep:
         names: dict[str, None] = {}  # columns of all rows, in the order in which they first appear
         for row in rows:
             names.update(dict.fromkeys(row))
-        settings = in_order(name for name in names if name not in _FACTS)
+        settings = in_order(name for name in names if name not in RESULTS)
         if "updates" in names:
             settings.insert(settings.index("lr") if "lr" in settings else len(settings), "steps")
-        facts = [name for name in _FACTS if name in names or name != "updates"]
+        facts = [name for name in RESULTS if name in names or name != "updates"]
         columns = list(dict.fromkeys([*settings, *facts]))
         return pandas.DataFrame(rows, columns=pandas.Index(columns))
 
@@ -131,7 +131,7 @@ class Sweep:
         """Return the settings with the lowest mean loss over seeds, for every rule and size."""
         frame = self.frame
         frame = frame[frame["status"].isin(["done", "diverged"])]
-        results = {*_FACTS}
+        results = {*RESULTS}
         if "updates" in frame:  # then `steps` is a setting
             results.remove("steps")
         arm = [name for name in ARM if name in frame and name not in results]
@@ -239,19 +239,6 @@ class Sweep:
         for note in notes:
             lines += wrapped(f"note: {note}", indent=0)
         return "\n".join([*lines, *hint_on_codes(notes)])
-
-
-_FACTS = (
-    "loss",
-    "evaluation",
-    "diverged",
-    "steps",
-    "updates",
-    "seconds",
-    "status",
-    "error",
-    "key",
-)
 
 
 def _best_table(best: "pandas.DataFrame") -> list[str]:

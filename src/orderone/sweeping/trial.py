@@ -23,6 +23,18 @@ CHOICES = ("rule", "optimizer")
 AMOUNTS = ("batch_size", "steps")  # of data: samples in a batch, updates
 SEEDS = ("seed", "data_seed")
 KNOWN = (*SIZES, *CHOICES, *AMOUNTS, *TUNED, *SEEDS)
+# columns of a frame of trials that are results; all others are settings
+RESULTS: tuple[str, ...] = (
+    "loss",
+    "evaluation",
+    "diverged",
+    "steps",
+    "updates",
+    "seconds",
+    "status",
+    "error",
+    "key",
+)
 
 
 def tuned_name(name: str) -> str | None:
