@@ -117,18 +117,47 @@ def test_exponential_laws_and_noise():
     law = meanfield.gradient_law(network, depth=60, width=500)
     assert law.g_aa[:9] / law.g_aa[1:10] == pytest.approx(np.full(9, network.chi1))
     assert law.g_ab[:9] / law.g_ab[1:10] == pytest.approx(np.full(9, network.chi2))
-    assert law.noise == pytest.approx(0.76 / math.sqrt(500) * law.g_aa)
     k = int(law.crossover)  # between these two layers the noise overtakes
     assert law.g_ab[-1 - k] > law.noise[-1 - k]
     assert law.g_ab[-2 - k] < law.noise[-2 - k]
-    plain = meanfield.crossover_depth(network.chi1, network.chi2, 500)  # of two exponentials
+    assert law.noise[0] < meanfield.gradient_law(network, 60, 50).noise[0]
+
+
+def test_a_ratio_and_a_level_of_the_user():
+    network = MeanField("tanh", 1.2, 0.1, 0.9)
+    law = meanfield.gradient_law(network, 60, 500, ratio=1.0, level=0.76)
+    assert law.noise == pytest.approx(0.76 / math.sqrt(500) * law.g_aa)
+    assert law.g_ab[-1] == 1
+    plain = meanfield.crossover_depth(network.chi1, network.chi2, 500, ratio=1.0, level=0.76)
     assert plain == pytest.approx(
         math.log(math.sqrt(500) / 0.76) / math.log(network.chi1 / network.chi2)
     )
     assert plain == pytest.approx(law.crossover, rel=0.1)
-    assert (
-        meanfield.crossover_depth(0.8, 0.8, 500) == math.inf
-    )  # without dropout the two never part
+    # without dropout the two never part
+    assert meanfield.crossover_depth(0.8, 0.8, 500, 1.0, 0.76) == math.inf
+
+
+def test_the_crossover_has_no_universal_ratio_or_level():
+    with pytest.raises(TypeError):
+        meanfield.crossover_depth(0.8, 0.5, 500)  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("network", [(0.55, 0.1, 0.6), (0.5, 0.1, 0.9), (0.5, 0.1, 0.7)])
+def test_ratio_and_noise_of_linear_networks_depend_on_the_network(network):
+    """The ratio at the output is keep c*^2, the noise far from it c* keep / sqrt(1 - keep^2)."""
+    field = MeanField("linear", *network)
+    law = meanfield.gradient_law(field, 120, 400)
+    exact = linear_gradient_metrics(*network, depth=120)
+    assert law.g_ab[-1] == pytest.approx(network[2] * field.c_star**2)
+    assert law.g_ab == pytest.approx(exact.g_ab / exact.g_aa[-1], rel=1e-9)
+    level = meanfield.linear_noise_level(network[2], field.c_star)
+    assert law.noise[0] * 20 / law.g_aa[0] == pytest.approx(level, rel=1e-6)
+
+
+def test_signals_without_correlation_have_no_overlap_of_gradients():
+    law = meanfield.gradient_law(MeanField("tanh", 1.4, 0.0, 0.9), 10, 100)
+    assert law.g_ab == pytest.approx(np.zeros(10), abs=1e-12)
+    assert law.crossover == 0
 
 
 @pytest.mark.parametrize(
@@ -142,7 +171,7 @@ def test_the_law_of_linear_networks_is_exact(network):
         linear_gradient_metrics(*network, depth=60),
     )
     assert law.g_aa == pytest.approx(exact.g_aa / exact.g_aa[-1], rel=1e-12)
-    assert law.g_ab == pytest.approx(exact.g_ab / exact.g_ab[-1], rel=1e-9)
+    assert law.g_ab == pytest.approx(exact.g_ab / exact.g_aa[-1], rel=1e-9)
 
 
 def test_the_aligned_part_decays_with_the_square_of_the_length_slope():
@@ -180,11 +209,43 @@ def test_the_law_agrees_with_nonlinear_networks(name, weight_var, bias_var, keep
     law = meanfield.gradient_law(network, 13, 600)
     for quantity in ("g_aa", "g_ab"):
         lines = frame[frame.quantity == quantity].sort_values("layer")[-layers:]
-        expected = getattr(law, quantity)[-layers:] * lines["mean"].iloc[-1]
+        curve = getattr(law, quantity)[-layers:]
+        expected = curve / curve[-1] * lines["mean"].iloc[-1]
         error = np.abs(lines["mean"] - expected)
         assert (error < 5 * lines["se"] + 0.03 * expected).all()
     plain = network.chi2 ** np.arange(layers - 1, -1, -1.0) * lines["mean"].iloc[-1]
     assert (np.abs(lines["mean"] - plain) > 5 * lines["se"] + 0.03 * plain).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "weight_var", "bias_var", "keep"),
+    [("linear", 0.5, 0.1, 0.7), ("tanh", 1.2, 0.1, 0.9), ("hard-tanh", 1.2, 0.1, 0.8)],
+)
+def test_ratio_and_noise_agree_with_networks(name, weight_var, bias_var, keep):
+    """Ten layers before the output and more, where gradients are noise."""
+    torch = pytest.importorskip("torch")
+    network = MeanField(name, weight_var, bias_var, keep)
+    length = network.phi.second_moment(network.q_star)
+    frame: Any = dropout_metrics(
+        name,
+        weight_var,
+        bias_var,
+        keep,
+        width=256,
+        depth=16,
+        instances=200,
+        q0=length,
+        c0=(network.q_star * network.c_star - bias_var) / weight_var / length,
+        dtype=torch.float32,
+    )
+    law = meanfield.gradient_law(network, 16, 256)
+    g_aa = frame[frame.quantity == "g_aa"].sort_values("layer")["mean"].to_numpy()
+    overlaps = frame[frame.quantity == "g_ab"].sort_values("layer")
+    ratio = overlaps["mean"].iloc[-1] / g_aa[-1]
+    assert abs(ratio - law.g_ab[-1]) < 5 * overlaps["se"].iloc[-1] / g_aa[-1] + 0.02 * ratio
+    std = overlaps["se"].to_numpy() * math.sqrt(200)
+    level = np.mean((std / g_aa)[:4])
+    assert level == pytest.approx(np.mean((law.noise / law.g_aa)[:4]), rel=0.25)
 
 
 @pytest.mark.parametrize("wrong", [None, 3.0])

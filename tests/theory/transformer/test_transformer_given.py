@@ -264,3 +264,44 @@ def test_any_kernel_gives_finite_symmetric_kernels(tokens, correlation, size, ac
     for matrix in (*t.kernels(G), *t.ntk(G)):
         assert np.all(np.isfinite(matrix))
         np.testing.assert_array_equal(matrix, matrix.T)
+
+
+@pytest.mark.parametrize("blocks", ["A", "AMAM"])
+@pytest.mark.parametrize("distance", [1e-6, 1e-7, 1e-8])
+def test_nearly_collinear_tokens(blocks, distance):
+    """Rounding gave three keys more directions than there are."""
+    rng = np.random.default_rng(0)
+    C = {"PE": 0.0, "Q": 0.3072, "K": 0.3072}
+    model = theory.Transformer(blocks, C=C)
+    equal = np.ones((3, 16))
+    for _ in range(8):
+        X = equal + distance * rng.standard_normal((3, 16))
+        near, limit = (model.ntk(each @ each.T / 16)[-1] for each in (X, equal))
+        np.testing.assert_allclose(near, limit, rtol=20 * distance + 1e-9)
+
+
+def test_sharp_attention_says_how_inaccurate_it_is():
+    """The real error of Theta is within the bound, against heads drawn one by one."""
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((6, 8))
+    G0 = X @ X.T / 8
+    with pytest.warns(UserWarning, match="sharp-attention"):
+        prediction = theory.Transformer("A", C={"Q": 300.0, "K": 300.0}).predict(G0)
+    # smallest and largest diagonal entry, from three million heads with scores L Z L^T
+    expected = [400.0, 513.2]
+    theta = prediction.ntk[1]
+    bound = prediction.theta_errors[0] * theta.max()
+    assert theta.diagonal().min() > 0
+    assert abs(theta.diagonal().min() - expected[0]) < bound
+    assert abs(theta.diagonal().max() - expected[1]) < bound
+
+
+@pytest.mark.parametrize("constant", [1e4, 1e6, 1e9])
+def test_a_tangent_kernel_that_cannot_be_sampled_is_refused(constant):
+    G0 = np.eye(6)
+    model = theory.Transformer("A", C={"Q": constant, "K": constant})
+    assert np.isfinite(model.kernels(G0)[-1]).all()
+    with refuses("sharp-attention", argument="C"):
+        model.ntk(G0)
+    two_tokens = theory.Transformer("A", C={"Q": 10.0, "K": 10.0}).predict(np.eye(2))
+    assert two_tokens.theta_errors == [0.0]

@@ -98,8 +98,8 @@ class FromCallable(Numeric):
         if pieces is None and exact.any() and not exact.all():
             # Average long signals separately: they would reduce the precision of the others.
             result = np.empty(len(flat))
+            result[~exact] = self.average(f, flat[~exact])  # first: it may be refused
             result[exact] = self.average(f, flat[exact])
-            result[~exact] = self.average(f, flat[~exact])
             return result.reshape(np.shape(q))
         if pieces is None or not pieces.singular:
             return super().average(f, q)

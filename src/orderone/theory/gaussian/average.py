@@ -17,6 +17,7 @@ CUT_ORDER = 16
 AGREE = 4e-15
 NEGLIGIBLE = 1e-17
 MOST_NODES = 2**20  # nodes in memory at once
+SIMILAR = 64.0  # largest ratio of variances that are averaged together
 MOST_OCTAVES = 200  # largest range of variances for one rule
 
 
@@ -28,13 +29,10 @@ def average(f: Values, q: np.ndarray, order: int | None, points: np.ndarray) -> 
     flat = np.ravel(q)
     parts = []
     if order is None:
-        step = max(1, MOST_NODES // (CUT_ORDER * (len(points) + 16)))
-        for i in range(0, len(flat), step):
-            parts.append(_cut(f, flat[i : i + step], points, CUT_ORDER))
-    else:
-        step = max(1, MOST_NODES // len(half_line(order)[0]))
-        for i in range(0, len(flat), step):
-            parts.append(_smooth(f, flat[i : i + step], order))
+        return _cut_by_length(f, flat, points).reshape(np.shape(q))
+    step = max(1, MOST_NODES // len(half_line(order)[0]))
+    for i in range(0, len(flat), step):
+        parts.append(_smooth(f, flat[i : i + step], order))
     return np.concatenate(parts).reshape(np.shape(q))
 
 
@@ -48,7 +46,7 @@ def smooth_order(f: Values, low: float, high: float, points: np.ndarray) -> int 
     if octaves > MOST_OCTAVES:
         return None
     lengths = np.geomspace(low, high, 2 + int(octaves / 1.5))
-    exact = _cut(f, lengths, points, CUT_ORDER)
+    exact = _cut_by_length(f, lengths, points)
     with np.errstate(all="ignore"):
         edge = _edge(f, np.sqrt(lengths)[:, None])
     if not np.isfinite(exact).all() or not np.all(edge <= NEGLIGIBLE * np.abs(exact)):
@@ -66,6 +64,24 @@ def _smooth(f: Values, q: np.ndarray, order: int) -> np.ndarray:
     if isinstance(f, Square) and f.even:
         return 2 * (f(x) @ weights)
     return (f(x) + f(-x)) @ weights
+
+
+def _cut_by_length(f: Values, q: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Average signals of similar lengths together, on a line cut where they reach."""
+    result = np.empty(len(q))
+    order = np.argsort(q, kind="stable")
+    start = 0
+    while start < len(q):
+        shortest = q[order[start]]
+        end = start + int(np.searchsorted(q[order[start:]] / SIMILAR, shortest, side="right"))
+        farthest = FARTHEST * np.sqrt(q[order[end - 1]])
+        within = points[np.abs(points) <= farthest]
+        step = max(1, MOST_NODES // (CUT_ORDER * (len(within) + 16)))
+        for i in range(start, end, step):
+            rows = order[i : min(i + step, end)]
+            result[rows] = _cut(f, q[rows], within, CUT_ORDER)
+        start = end
+    return result
 
 
 def _cut(f: Values, q: np.ndarray, points: np.ndarray, order: int) -> np.ndarray:

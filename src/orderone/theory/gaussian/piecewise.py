@@ -16,6 +16,7 @@ from orderone.theory.gaussian.functions import Values
 from orderone.theory.gaussian.panels import doubling
 
 DEGREE = 15
+AT_ONCE = 2**12  # arguments whose polynomials fit into the cache
 RESOLVED = 1e-13
 NOISE = 1e-15  # relative to f near zero, because tails are often differences of such numbers
 MOST_PIECES = 2**13
@@ -40,13 +41,19 @@ class Piecewise:
 
     def slope(self, x: np.ndarray) -> np.ndarray:
         """Return the derivative, extended by its last value beyond the ends."""
-        x = np.clip(x, self.ends[0], self.ends[-1])
-        piece = np.clip(np.searchsorted(self.ends, x, side="right") - 1, 0, len(self.ends) - 2)
-        low = self.ends[piece]
-        width = np.diff(self.ends)[piece]
-        derivative = np.polynomial.chebyshev.chebder(self.coefficients)[:, piece]
-        t = 2 * (x - low) / width - 1
-        return np.polynomial.chebyshev.chebval(t, derivative, tensor=False) * 2 / width
+        flat = np.ravel(x)
+        derivative = np.polynomial.chebyshev.chebder(self.coefficients)
+        widths = np.diff(self.ends)
+        result = np.empty(len(flat))
+        for start in range(0, len(flat), AT_ONCE):
+            part = np.clip(flat[start : start + AT_ONCE], self.ends[0], self.ends[-1])
+            piece = np.searchsorted(self.ends, part, side="right") - 1
+            piece = np.clip(piece, 0, len(widths) - 1)
+            width = widths[piece]
+            t = 2 * (part - self.ends[piece]) / width - 1
+            values = np.polynomial.chebyshev.chebval(t, derivative[:, piece], tensor=False)
+            result[start : start + AT_ONCE] = values * 2 / width
+        return result.reshape(np.shape(x))
 
 
 def resolve(f: Values, reach: float, kinks: tuple[float, ...] = ()) -> Piecewise | None:

@@ -85,7 +85,7 @@ def readable(f: Function, name: str) -> Vectorised:
         try:
             with np.errstate(all="ignore"):
                 values = vectorised.on_array(TRIAL)
-        except (TypeError, ValueError, AttributeError, KeyError, RuntimeError):
+        except (TypeError, ValueError, AttributeError, KeyError, RuntimeError, OverflowError):
             continue  # not a function of this kind of argument
         _check_nan(_checked(values, TRIAL, f, name), f, name)
         _check_elementwise(vectorised, np.asarray(values, float), name)
@@ -135,7 +135,7 @@ def _checked(values: Array, x: np.ndarray, f: Function, name: str = "activation"
         )
     try:
         array = np.asarray(values, float)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(
             f"{name}: expected numbers from {f!r}, got {type(values).__name__}", argument=name
         ) from error

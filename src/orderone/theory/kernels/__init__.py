@@ -7,29 +7,37 @@ k.nngp, k.ntk
 """
 
 from orderone.theory.kernels.activation import Activation
+from orderone.theory.kernels.convolution import Conv
 from orderone.theory.kernels.dense import Dense
 from orderone.theory.kernels.dropout import Dropout
 from orderone.theory.kernels.inputs import covariance, inputs
 from orderone.theory.kernels.kernel import Kernel, Points
 from orderone.theory.kernels.layer import Layer, Pointwise
 from orderone.theory.kernels.norms import LayerNorm, RMSNorm
-from orderone.theory.kernels.pooling import AveragePool
+from orderone.theory.kernels.pooling import AveragePool, Flatten, LocalAveragePool, Positions
 from orderone.theory.kernels.residual import Residual
+from orderone.theory.kernels.scale import Scale, Sum
 from orderone.theory.kernels.sequential import Sequential, repeat
 
 __all__ = [
     "Activation",
     "AveragePool",
+    "Conv",
     "Dense",
     "Dropout",
+    "Flatten",
     "Kernel",
     "Layer",
     "LayerNorm",
+    "LocalAveragePool",
     "Points",
     "Pointwise",
+    "Positions",
     "RMSNorm",
     "Residual",
+    "Scale",
     "Sequential",
+    "Sum",
     "covariance",
     "inputs",
     "repeat",

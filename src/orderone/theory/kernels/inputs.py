@@ -8,6 +8,8 @@ for inputs x_a with d features. The second form of the gap is used for two input
 direction: in their Gram matrix the difference is lost to rounding.
 """
 
+from math import prod
+
 import numpy as np
 from array_api_compat import array_namespace, device
 
@@ -24,17 +26,20 @@ NUMBERS_HELD = 2**17
 
 @np.errstate(over="ignore", under="ignore")
 def inputs(X: ArrayLike) -> Kernel:
-    """Return the kernel of inputs: X is (inputs, features) or (inputs, tokens, features).
+    """Return the kernel of inputs: (inputs, features) or (inputs, tokens, features).
+
+    Images are (inputs, height, width, channels): their pixels are tokens, and layers such as
+    `Conv` know where they are. Other numbers of axes of space work in the same way.
 
     Kernels have X's library, device and precision. Values that are not floating become double
     precision.
     """
     xp, values = floating(X, "X")
     shape = tuple(values.shape)
-    if len(shape) not in (2, 3):
+    if not 2 <= len(shape) <= 5:
         raise InputError(
             f"X: expected shape (inputs, features) or (inputs, tokens, features), got {shape}; "
-            "pass a single input as X[None], and images as (inputs, pixels, channels)",
+            "pass a single input as X[None], and images as (inputs, height, width, channels)",
             argument="X",
         )
     rows = xp.astype(xp.reshape(values, (-1, shape[-1])), xp.float64)
@@ -48,8 +53,9 @@ def inputs(X: ArrayLike) -> Kernel:
     points = Points(variance, xp.zeros_like(variance), xp.mean(rows, axis=1), gaussian=False)
     length = xp.sqrt(xp.where(variance > 0, variance, 1.0) * shape[-1])
     gap = _gaps(rows / length[:, None], values.dtype)
-    tokens = shape[1] if len(shape) == 3 else None
-    return Kernel(points, gap, xp.zeros_like(gap), tokens)
+    space = shape[1:-1]
+    tokens = prod(space) if space else None
+    return Kernel(points, gap, xp.zeros_like(gap), tokens, space)
 
 
 @np.errstate(over="ignore", under="ignore")

@@ -44,6 +44,7 @@ class Kernel:
     gap: Array  # (points, points), 1 - correlation, in [0, 2]; 0 on the diagonal
     tangent: Array  # (points, points), Theta_ab / sqrt(q_a q_b)
     tokens: int | None = None  # tokens of an input; None if inputs are points
+    space: tuple[int, ...] = ()  # height and width of images, whose pixels are the tokens
 
     @property
     def nngp(self) -> Array:

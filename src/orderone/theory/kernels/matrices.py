@@ -10,7 +10,12 @@ from orderone.theory.kernels.kernel import Kernel, Points, pinned
 
 
 def from_matrices(
-    K: Array, theta: Array, mean: Array, gaussian: bool, tokens: int | None = None
+    K: Array,
+    theta: Array,
+    mean: Array,
+    gaussian: bool,
+    tokens: int | None = None,
+    space: tuple[int, ...] = (),
 ) -> Kernel:
     """Return the kernel; `K`, `theta` are (points, points) and symmetric, `mean` is (points,)."""
     xp = array_namespace(K)
@@ -21,4 +26,4 @@ def from_matrices(
     size = xp.astype(xp.sqrt(known), K.dtype)
     gap = pinned(xp.clip(1 - K / size[:, None] / size[None, :], 0.0, 2.0), 0 * variance)
     tangent = pinned(theta / size[:, None] / size[None, :], ntk / known)
-    return Kernel(Points(variance, ntk, mean, gaussian), gap, tangent, tokens)
+    return Kernel(Points(variance, ntk, mean, gaussian), gap, tangent, tokens, space)

@@ -89,4 +89,5 @@ def through(kernel: Kernel, steps: Sequence[Step], points: Points) -> Kernel:
         strip.write(gap, xp.clip(pairs.gap, 0.0, 2.0))  # rounding may exceed the interval
         strip.write(tangent, pairs.tangent)
     ratio = points.ntk / xp.where(points.variance > 0, points.variance, 1.0)
-    return Kernel(points, pinned(gap, xp.zeros_like(ratio)), pinned(tangent, ratio), kernel.tokens)
+    gap = pinned(gap, xp.zeros_like(ratio))
+    return Kernel(points, gap, pinned(tangent, ratio), kernel.tokens, kernel.space)

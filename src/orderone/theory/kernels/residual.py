@@ -37,7 +37,7 @@ class Residual(Pointwise):
     def __init__(self, *branch: LayerInput, scale: Number = 1.0) -> None:
         object.__setattr__(self, "branch", Sequential(*branch))
         object.__setattr__(self, "scale", real(scale, "scale"))
-        if not _independent(self.branch):
+        if not is_independent(self.branch):
             ending = self.branch.layers[-1] if self.branch.layers else "no layer"
             raise InputError(
                 "Residual: expected a branch that ends with a Dense layer, got one that ends with"
@@ -55,10 +55,15 @@ class Residual(Pointwise):
         if self.pointwise:
             return run([self], kernel)
         branch = self.branch(kernel)
-        if branch.gap.shape != kernel.gap.shape:
+        return self.join(kernel, branch, self.scale)
+
+    @classmethod
+    def join(cls, skip: Kernel, branch: Kernel, scale: float = 1.0) -> Kernel:
+        """Return the kernel of the sum of two kernels of independent neurons."""
+        if branch.gap.shape != skip.gap.shape:
             raise InputError(
                 "Residual: expected a branch that does not change the number of points, got"
-                f" {kernel.gap.shape[0]} points at its start and {branch.gap.shape[0]} at its end;"
+                f" {skip.gap.shape[0]} points at its start and {branch.gap.shape[0]} at its end;"
                 " pool after the residual block, not inside",
                 argument="branch",
             )
@@ -66,8 +71,9 @@ class Residual(Pointwise):
         def read_branch(_: Pairs, strip: Strip) -> Pairs:
             return Pairs(strip.read(branch.gap), strip.read(branch.tangent))
 
-        step, points = self._joined(kernel.points, branch.points, read_branch, kernel.gap.dtype)
-        return through(kernel, [step], points)
+        dtype = skip.gap.dtype
+        step, points = cls._joined(skip.points, branch.points, read_branch, dtype, scale)
+        return through(skip, [step], points)
 
     def prepare(self, points: Points, dtype: object) -> tuple[Step, Points]:
         steps, last = steps_through(self.branch.layers, points, dtype)
@@ -77,14 +83,15 @@ class Residual(Pointwise):
                 pairs = step(pairs, strip)
             return pairs
 
-        return self._joined(points, last, branch, dtype)
+        return self._joined(points, last, branch, dtype, self.scale)
 
+    @staticmethod
     @np.errstate(all="ignore")
     def _joined(
-        self, skip: Points, branch: Points, branch_step: Step, dtype: object
+        skip: Points, branch: Points, branch_step: Step, dtype: object, scale: float
     ) -> tuple[Step, Points]:
         """Return the step and the points of the sum of skip connection and branch."""
-        square = self.scale**2
+        square = scale**2
         mixture = Mixture.of(dtype, *shares(skip.variance, square * branch.variance))
 
         def step(pairs: Pairs, strip: Strip) -> Pairs:
@@ -97,11 +104,11 @@ class Residual(Pointwise):
 
         variance = skip.variance + square * branch.variance
         ntk = skip.ntk + square * branch.ntk
-        mean = skip.mean + self.scale * branch.mean
+        mean = skip.mean + scale * branch.mean
         return step, Points(variance, ntk, mean, skip.gaussian and branch.gaussian)
 
 
-def _independent(branch: Sequential) -> bool:
+def is_independent(branch: Sequential) -> bool:
     """Return whether the branch is independent of its input; its last layers decide this."""
     for layer in reversed(branch.layers):
         if layer.independent is not None:

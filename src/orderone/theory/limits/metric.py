@@ -9,9 +9,11 @@ printed in (2.11) does not.
 S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
+from types import ModuleType
+
 import numpy as np
 
-from orderone.core.covariances import covariance, numpy
+from orderone.core.covariances import array, covariance, numpy
 from orderone.core.errors import InputError
 from orderone.core.inputs import Array, ArrayLike
 
@@ -35,6 +37,17 @@ def metric(V: ArrayLike, A: ArrayLike, B: ArrayLike) -> Array:
             " or linear combinations of others",
             argument="V",
         )
-    left = xp.linalg.solve(checked, xp.asarray(A, dtype=checked.dtype))
-    right = xp.linalg.solve(checked, xp.asarray(B, dtype=checked.dtype))
+    left = xp.linalg.solve(checked, _direction(A, "A", checked, xp))
+    right = xp.linalg.solve(checked, _direction(B, "B", checked, xp))
     return xp.linalg.trace(left @ right) / 2
+
+
+def _direction(values: ArrayLike, name: str, V: Array, xp: ModuleType) -> Array:
+    """Return `values` as a matrix of the type and shape of V."""
+    matrix, _ = array(values, name)
+    if tuple(matrix.shape) != tuple(V.shape):
+        raise InputError(
+            f"{name}: expected a matrix of shape {tuple(V.shape)}, as V, got {tuple(matrix.shape)}",
+            argument=name,
+        )
+    return xp.asarray(matrix, dtype=V.dtype)

@@ -26,12 +26,14 @@ both are exponentials, they cross at
 
     k = ln(sqrt(N) r / level) / ln(chi_1 / chi_2),        r = g_ab^L / g_aa^L
 
-`level` was measured in linear networks as .72 to .81 for widths 64 to 1024.
+r and level follow from the network (`gradient_overlaps`). For linear networks r is keep c*^2, and
+level tends to c* keep / sqrt(1 - keep^2). Both vanish if c* = 0: means and noise of this order do.
 
 S1: Huang et al. 2020, "Mean field theory for deep dropout networks".
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, TypeAlias
 
@@ -41,11 +43,11 @@ from orderone.core.errors import instance
 from orderone.core.exact import count
 from orderone.core.inputs import Array, Count, Number, UserInput
 from orderone.core.reals import real
+from orderone.theory.meanfield.gradient_overlaps import GradientOverlaps, gradient_overlaps
 from orderone.theory.meanfield.lengths import length_slope
 from orderone.theory.meanfield.mean_field import MeanField
 from orderone.theory.meanfield.roots import bracketed
 
-LEVEL = 0.76
 FARTHEST = 1e12  # layers
 
 Network: TypeAlias = Annotated[MeanField, UserInput]
@@ -57,30 +59,63 @@ class GradientLaw:
 
     g_aa: np.ndarray
     g_ab: np.ndarray  # its mean, with the sign
-    noise: np.ndarray  # standard deviation of g_ab over networks, where abs(g_ab) levels off
+    # standard deviation of g_ab over networks, where abs(g_ab) levels off; near the output,
+    # fluctuations of the signals add to it
+    noise: np.ndarray
     crossover: float  # distance from the output at which noise equals the mean; inf if nowhere
 
 
 def gradient_law(
-    network: Network, depth: Count, width: Count, ratio: Number = 1.0, level: Number = LEVEL
+    network: Network,
+    depth: Count,
+    width: Count,
+    ratio: Number | None = None,
+    level: Number | None = None,
 ) -> GradientLaw:
     """Return means and noise of the gradient metrics of layers 1 to `depth` at finite width.
 
-    `ratio` is g_ab / g_aa at the last layer, about c* for two inputs at the fixed point.
+    `ratio` is g_ab / g_aa at the last layer, and `level` is sqrt(width) std(g_ab) / g_aa far from
+    it. By default both are those of the network, and the level depends on the layer.
     """
     network = instance(network, MeanField, "network", "pass MeanField(...)")
     depth = count(depth, "depth")
     width = count(width, "width")
-    ratio = real(ratio, "ratio", above=0)
-    level = real(level, "level", above=0)
     squares, overlaps = _decays(network)
+    noise = _noise(network, width, level)
+    if ratio is None:
+        ratio = _overlaps(network).ratio(_keep(network))
+    else:
+        ratio = real(ratio, "ratio", above=0)
     k = np.arange(depth - 1, -1, -1.0)
-    floor = level / math.sqrt(width)
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         g_aa = np.exp(squares.log(k))
         g_ab = ratio * np.exp(overlaps.log(k))
-    crossover = _crossing(squares, overlaps, math.log(ratio / floor))
-    return GradientLaw(g_aa, g_ab, floor * g_aa, crossover)
+        return GradientLaw(g_aa, g_ab, noise(k) * g_aa, _crossing(squares, overlaps, ratio, noise))
+
+
+def _noise(network: MeanField, width: int, level: Number | None) -> Callable[[Array], Array]:
+    """Return std(g_ab) / g_aa as a function of the distance from the output."""
+    root = math.sqrt(width)
+    if level is not None:
+        floor = real(level, "level", above=0) / root
+        return lambda k: floor + 0 * k
+    overlaps = _overlaps(network)
+    keep = _keep(network)
+    return lambda k: overlaps.noise(keep, k) / root
+
+
+def _overlaps(network: MeanField) -> GradientOverlaps:
+    return gradient_overlaps(
+        network.phi,
+        float(network.q_star),
+        float(network.gap_star),
+        float(network.chi1),
+        float(network.chi2),
+    )
+
+
+def _keep(network: MeanField) -> float:
+    return float(network.one()[2])
 
 
 class _Decay(NamedTuple):
@@ -121,15 +156,20 @@ def _decays(network: MeanField) -> tuple[_Decay, _Decay]:
     return _Decay(chi1, slope**2, 1 / float(keep)), _Decay(chi2, slope**2, 1.0)
 
 
-def _crossing(squares: _Decay, overlaps: _Decay, log_ratio: float) -> float:
+def _crossing(
+    squares: _Decay, overlaps: _Decay, ratio: float, noise: Callable[[Array], Array]
+) -> float:
     """Return the distance at which overlaps fall to the noise; inf if they never do."""
-    if log_ratio <= 0 or overlaps.rate == 0:
+    if not ratio > noise(np.zeros(1))[0] or overlaps.rate == 0:
         return 0.0
-    if not overlaps.rate < squares.rate < math.inf:
+    if not squares.rate < math.inf:
         return math.inf
 
     def left(k: float) -> float:
-        return float(log_ratio + overlaps.log(k) - squares.log(k))
+        floor = float(noise(np.array([k]))[0])
+        if floor == 0:
+            return math.inf
+        return float(math.log(ratio / floor) + overlaps.log(k) - squares.log(k))
 
     far = 1.0
     while left(far) > 0 and far < FARTHEST:
@@ -141,9 +181,12 @@ def _crossing(squares: _Decay, overlaps: _Decay, log_ratio: float) -> float:
 
 
 def crossover_depth(
-    chi1: Number, chi2: Number, width: Count, ratio: Number = 1.0, level: Number = LEVEL
+    chi1: Number, chi2: Number, width: Count, ratio: Number, level: Number
 ) -> float:
-    """Return the distance from the output where noise of g_ab exceeds its mean: erratum S1.4."""
+    """Return the distance from the output where noise of g_ab exceeds its mean: erratum S1.4.
+
+    It is that of two exponentials. `gradient_law` has `ratio` and `level` of a network.
+    """
     chi1 = real(chi1, "chi1", above=0)
     chi2 = real(chi2, "chi2", least=0)
     ratio = real(ratio, "ratio", above=0)

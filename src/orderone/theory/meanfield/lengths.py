@@ -20,6 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from orderone.core.errors import InputError
 from orderone.theory.activations import Activation
 from orderone.theory.meanfield.roots import bracketed
 from orderone.theory.meanfield.short_signals import SHORT, short_signals
@@ -33,6 +34,7 @@ NOISE = 1e-15  # relative difference below which it is rounding
 INEXACT = 1e-3  # the same where means are inexact
 LIMIT = 1e-9  # the same for very long signals, whose means are less exact
 ROWS_AT_ONCE = 4096
+FAR = 10.0 ** np.arange(1, 10)  # arguments at which an activation must be a number
 
 
 def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.ndarray:
@@ -47,6 +49,8 @@ def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.
     endless = np.flatnonzero(np.isinf(high))
     if len(endless) and (_is_sublinear(phi) or bias_var.max() > GRID[-1] / 1e3):
         low[endless], high[endless] = _beyond(phi, rate[endless], bias_var[endless])
+    if np.isinf(high).any():
+        _check_far(phi)
     q = np.where(np.isfinite(high), 0.0, np.inf)
     settled = np.flatnonzero(np.isfinite(high) & (high > 0))
     settled_rate = rate[settled]
@@ -123,7 +127,8 @@ def _excess_at(
     phi: Activation, rate: np.ndarray | float, bias_var: np.ndarray | float, q: np.ndarray
 ) -> np.ndarray:
     """Return q' - q at one length for each problem."""
-    excess = rate * phi.second_moment(q) + bias_var - q
+    with np.errstate(invalid="ignore"):
+        excess = np.where(rate == 0, 0.0, rate * phi.second_moment(q)) + bias_var - q
     short = short_signals(phi)
     if short is None:
         return excess
@@ -166,6 +171,21 @@ def _is_sublinear(phi: Activation) -> bool:
     """Return whether E phi^2 grows less than q at the end of the grid."""
     before, last = (_moments(phi) / GRID)[[-1 - PER_DECADE, -1]]
     return bool(last < 0.9 * before)
+
+
+@lru_cache(maxsize=64)
+def _check_far(phi: Activation) -> None:
+    """Raise an InputError if phi has no value far away: lengths would seem to diverge."""
+    x = np.concatenate([-FAR, FAR])
+    with np.errstate(all="ignore"):
+        missing = x[np.isnan(phi(x))]
+    if len(missing):
+        raise InputError(
+            f"activation: expected a number for every real x, but {phi.name!r} returns NaN at"
+            f" x = {missing[np.argmin(np.abs(missing))]:g}, which signals reach; write it without"
+            " overflow, or extend it with np.where",
+            argument="activation",
+        )
 
 
 def _grown(rate: np.ndarray, moments: np.ndarray, bias_var: np.ndarray) -> np.ndarray:

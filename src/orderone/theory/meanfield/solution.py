@@ -49,8 +49,9 @@ def solve(
     q = fixed_length(phi, weight_var / keep, bias_var)
     finite = np.isfinite(q)
     status = np.where(finite, CONVERGED, DIVERGES).astype(object)
-    results = np.empty((4, len(q)))  # gap, chi_1, chi_2, slope
-    rows = np.flatnonzero(finite)
+    # gap, chi_1, chi_2, slope: all 0 without weights, where every signal is the bias
+    results = np.zeros((4, len(q)))
+    rows = np.flatnonzero(finite & (weight_var > 0))
     if len(rows):
         results[:, rows] = _converged(phi, q[rows], weight_var[rows], keep[rows])
     rows = np.flatnonzero(~finite)

@@ -36,6 +36,11 @@ from orderone.theory.transformer.views import separate, views
 FEW_KEYS = 3
 FEW_QUERIES = 12
 MANY_VIEWS = 4  # views of a sequence above which all its queries are drawn together
+SPREADS = 3.0  # standard errors in a bound: the largest of many pairs, from eight randomizations
+# Largest variance of differences of scores. Beyond, fewer than 30 of 65536 points are expected
+# where two scores agree to order one, and their spread says nothing about the others.
+SHARPEST = (65536 / 30) ** 2
+ROUNDING = 1e-6  # of `bend` in single precision, in units of its terms
 EXACT = 1e-10  # differences of query scales that product rules resolve
 
 # group -> its tangent kernels, of queries and of keys
@@ -43,9 +48,10 @@ TangentKernels: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 class Errors(NamedTuple):
-    """Standard errors from sampling, the largest over pairs; 0 without sampling."""
+    """Errors from sampling, the largest over pairs; 0 without sampling."""
 
-    value: float  # of R
+    value: float  # standard error of R
+    # bounds: `SPREADS` standard errors, and rounding in single precision
     bend: float  # of F_1 A[F]
     propagated: float  # of all groups together
 
@@ -87,7 +93,10 @@ def attend(
         through_scores = bend * theta + queries.G * of_pairs["bend", name]
         propagated[name] = of_pairs["value", name] + strength * through_scores
     variance = np.maximum(of_pairs["square", FORWARD] - of_pairs[VALUE] ** 2, 0)
-    return Attended(value, bend, propagated, variance, _errors(of_views, queries, along, strength))
+    errors = _errors(of_views, queries, along, strength)
+    if along and not problem.by_product_rules and problem.sharpness > SHARPEST:
+        errors = errors._replace(bend=np.inf, propagated=np.inf)
+    return Attended(value, bend, propagated, variance, errors)
 
 
 def _errors(
@@ -95,13 +104,22 @@ def _errors(
 ) -> Errors:
     """Return bounds of the errors; those of several groups share their draws, and so add up."""
     errors = of_views.errors
-    bend = errors.get(("bend", FORWARD), 0.0)
     largest = float(np.abs(queries.G).max())
+    bend = _bend_bound(errors.get(("bend", FORWARD), 0.0), largest, largest)
     propagated = 0.0
-    for name, (theta, _) in along.items():
-        through_scores = bend * float(np.abs(theta).max()) + largest * errors["bend", name]
-        propagated += errors["value", name] + strength * through_scores
+    for name, (theta, of_keys) in along.items():
+        size = float(np.abs(theta).max())
+        of_theta = _bend_bound(errors["bend", name], largest, float(np.abs(of_keys).max()))
+        through_scores = bend * size + largest * of_theta
+        propagated += SPREADS * errors["value", name] + strength * through_scores
     return Errors(errors[VALUE], bend * largest, float(propagated))
+
+
+def _bend_bound(error: float, F: float, M: float) -> float:
+    """Return a bound from a standard error and the largest entries; `bend` is a difference."""
+    if error == 0:
+        return 0.0
+    return SPREADS * error + ROUNDING * F * M
 
 
 def _problem(

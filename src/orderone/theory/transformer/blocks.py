@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderone.theory.activations import Activation
-from orderone.theory.transformer.attention import Errors, attend
+from orderone.theory.transformer.attention import SPREADS, Errors, attend
+from orderone.theory.transformer.sharpness import check_sharpness
 from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.weights import Weights
 
@@ -63,10 +64,12 @@ def attention_block(
             U=C["V"] * attended.value,
         )
     after = stream.plus(both * attended.value, propagated, direct)
+    theta_error = _theta_error(after, attended.errors, weights)
+    check_sharpness(theta_error, C["Q"] * C["K"])
     return BlockResult(
         after,
         error=attended.errors.value / (float(np.abs(keys.G).max()) or 1.0),
-        theta_error=_theta_error(after, attended.errors, weights),
+        theta_error=theta_error,
         head_variance=both**2 * attended.variance,
     )
 
@@ -77,7 +80,7 @@ def _theta_error(after: Stream, errors: Errors, weights: Weights) -> float:
     rate = weights.rates
     if not rate:
         return 0.0
-    direct = (rate["V"] * C["U"] + rate["U"] * C["V"]) * errors.value
+    direct = (rate["V"] * C["U"] + rate["U"] * C["V"]) * SPREADS * errors.value
     direct += C["U"] * C["V"] * (rate["Q"] * C["K"] + rate["K"] * C["Q"]) * errors.bend
     largest = float(np.abs(after.total()).max()) or 1.0
     return (C["U"] * C["V"] * errors.propagated + direct) / largest

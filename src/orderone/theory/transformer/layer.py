@@ -24,8 +24,9 @@ from orderone.core.reals import real
 from orderone.theory.kernels.kernel import Kernel
 from orderone.theory.kernels.layer import Layer
 from orderone.theory.kernels.matrices import from_matrices
-from orderone.theory.transformer.attention import attend
+from orderone.theory.transformer.attention import SPREADS, attend
 from orderone.theory.transformer.inputs import Flag
+from orderone.theory.transformer.sharpness import check_sharpness
 from orderone.theory.transformer.stream import ALL, Stream
 from orderone.theory.transformer.tokens import Tokens
 from orderone.theory.transformer.views import read_mask
@@ -77,9 +78,13 @@ class Attention(Layer):
         attended = attend(stream, stream, visible, self.Q * self.K, self.accuracy, self.seed)
         direct = 2 * attended.value + 2 * self.Q * self.K * stream.G * attended.bend
         xp = array_namespace(kernel.gap)
+        total = attended.propagated[ALL] + direct
+        errors = attended.errors
+        error = errors.propagated + 2 * SPREADS * errors.value + 2 * self.Q * self.K * errors.bend
+        check_sharpness(error / (float(np.abs(total).max()) or 1.0), self.Q * self.K)
         size = self.U * self.V
         K = like(size * attended.value, kernel.gap, xp)
-        theta = like(size * (attended.propagated[ALL] + direct), kernel.gap, xp)
+        theta = like(size * total, kernel.gap, xp)
         mean = like(np.zeros(len(stream.G)), kernel.points.mean, xp)
         return from_matrices(K, theta, mean, gaussian=False, tokens=kernel.tokens)
 

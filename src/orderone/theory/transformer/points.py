@@ -32,6 +32,7 @@ RULES = {  # dimensions: reach, h sigma
     4: (6.5, 1.0),
 }
 NEGLIGIBLE = 1e-13  # part of a variance that is rounding
+ROUNDING = 2e-15  # rounding of a matrix, which centring leaves
 NEGLIGIBLE_SINGLE = 1e-7  # the same in single precision
 SOBOL = 128  # dimensions with Sobol numbers; smaller ones have pseudo-random numbers
 REPETITIONS = 8
@@ -52,12 +53,14 @@ def product_rule(first: np.ndarray, cross: np.ndarray, other: np.ndarray) -> Sco
 
     This function centres all three.
     """
+    rounding = ROUNDING * max(np.trace(first), np.trace(other))
     first = _centred(first)
     cross = _centred(cross)
     other = _centred(other)
-    left, whiten = factor(first)
+    left, whiten = factor(first, rounding=rounding, most=len(first) - 1)
     shared = cross.T @ whiten  # y = shared w + right v
-    right, _ = factor(other - shared @ shared.T, np.trace(other))
+    rest = other - shared @ shared.T
+    right, _ = factor(rest, np.trace(other), rounding=rounding, most=len(other) - 1)
     spreads = [*np.maximum(np.ptp(left, axis=0), np.ptp(shared, axis=0)), *np.ptp(right, axis=0)]
     grid, weight = _grid(spreads)
     w = grid[:, : left.shape[1]]
@@ -83,12 +86,22 @@ def _centred(matrix: np.ndarray) -> np.ndarray:
 
 
 def factor(
-    matrix: np.ndarray, size: float | None = None, negligible: float = NEGLIGIBLE
+    matrix: np.ndarray,
+    size: float | None = None,
+    negligible: float = NEGLIGIBLE,
+    rounding: float = 0.0,
+    most: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return A with A A^T = matrix, and B with B^T A = 1; variances far below `size` count as 0."""
+    """Return A with A A^T = matrix, and B with B^T A = 1; variances far below `size` count as 0.
+
+    So do variances up to `rounding`, that of the matrix before it was centred. A has `most` columns
+    or fewer, those of the largest variances.
+    """
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     total = np.trace(matrix) if size is None else size
-    positive = values > negligible * max(total, NEGLIGIBLE)
+    positive = values > max(negligible * max(total, NEGLIGIBLE), rounding)
+    if most is not None:
+        positive[: len(values) - most] = False
     root = np.sqrt(values[positive])
     return vectors[:, positive] * root, vectors[:, positive] / root
 

@@ -43,9 +43,13 @@ class Problem:
         pairs = np.bincount(of_pairs, self.needed.sum(axis=0).ravel() / 2)
         if len(pairs) > len(RULES):
             return False
-        spread = (self.strength * self._largest_difference) ** 0.5 * float(self.views.scale.max())
-        points = [rule_points(number, spread) for number in range(len(pairs))]
+        points = [rule_points(number, self.sharpness**0.5) for number in range(len(pairs))]
         return points[-1] <= LARGEST_RULE and float(points @ pairs) <= RULE_WORK
+
+    @property
+    def sharpness(self) -> float:
+        """Return the largest variance of a difference of two scores."""
+        return self.strength * self._largest_difference * float(self.views.scale.max()) ** 2
 
     @property
     def _largest_difference(self) -> float:
