@@ -163,3 +163,35 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, member: int) -> to
         optimizer.step()
         losses.append(loss.detach())
     return torch.stack(losses)
+
+
+def adagrad_exponent(start: float, step: int) -> float:
+    """Return e such that hidden updates of Adagrad at this step have size n^e."""
+    widths = (64, 128, 256)
+    x = torch.randn(32, 16, generator=torch.Generator().manual_seed(0))
+    sizes = []
+    for n in widths:
+        torch.manual_seed(0)
+        inp, hid, out = nn.Linear(16, n), nn.Linear(n, n), nn.Linear(n, 3)
+        model = nn.Sequential(inp, nn.ReLU(), hid, nn.ReLU(), out)
+        with torch.no_grad():
+            out.weight.mul_((64 / n) ** 0.5)
+        options: dict[str, Any] = {"lr": 1e-6, "initial_accumulator_value": start}
+        optimizer = torch.optim.Adagrad(model.parameters(), **options)
+        before = hid.weight.detach().clone()
+        for _ in range(step):
+            before = hid.weight.detach().clone()
+            optimizer.zero_grad()
+            functional.cross_entropy(model(x), torch.arange(32) % 3).backward()
+            optimizer.step()
+        sizes.append((hid.weight.detach() - before).square().mean().sqrt().log())
+    logs = torch.tensor(widths, dtype=torch.float32).log()
+    logs -= logs.mean()
+    return float((logs * torch.stack(sizes)).sum() / logs.square().sum())
+
+
+def test_adagrad_changes_from_the_law_of_sgd_to_that_of_adam():
+    assert adagrad_exponent(0.0, 1) == pytest.approx(0, abs=0.1)
+    assert adagrad_exponent(1e-4, 1) < -0.7
+    assert -0.6 < adagrad_exponent(1e-4, 150) < -0.1
+    assert adagrad_exponent(1.0, 50) < -0.9

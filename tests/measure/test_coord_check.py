@@ -90,7 +90,7 @@ def test_the_exponents_are_those_of_the_records(check):
     slope = np.polyfit(np.log(rows.width), np.log(rows.rms), 1)[0]
     assert line.exponent == pytest.approx(slope, abs=1e-9)
     assert line.low < line.exponent < line.high
-    assert line.predicted == pytest.approx(-1)
+    assert line.predicted == pytest.approx(-1, abs=0.02)
 
 
 def test_recorded_changes_are_those_of_a_plain_loop():
@@ -280,8 +280,10 @@ def test_progress_is_called_for_every_run():
 
 
 def test_frozen_on_purpose():
-    check = FAULTY["frozen layer"].check(frozen="hid.*")
+    check = HEALTHY["frozen layer"].check()
     assert check.passed, str(check)
+    assert any(code_of(note) == "untrained-tensor" for note in check.notes)
+    assert HEALTHY["frozen layer"].check(frozen="hid.*").passed
 
 
 def test_the_random_state_is_restored_and_hooks_are_removed():
@@ -303,7 +305,7 @@ def test_a_plan_is_judged_by_the_rule_of_the_plan():
 
 def test_a_pattern_of_frozen_tensors_that_matches_nothing():
     with pytest.raises(ValueError, match=r"frozen: .*'hidd\.\*'"):
-        FAULTY["frozen layer"].check(frozen="hidd.*", widths=SMALL, seeds=1)
+        HEALTHY["frozen layer"].check(frozen="hidd.*", widths=SMALL, seeds=1)
 
 
 def test_one_run_that_ends_early_does_not_hide_the_failures_of_others():
@@ -401,11 +403,11 @@ def test_an_optimizer_of_an_unknown_class_is_judged_by_the_measured_law():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"frozen": 3}, "frozen: .*3"),
-        ({"frozen": ("nothing.*",)}, "frozen: .*'nothing"),
-        ({"loss": "mse"}, "loss: expected a function .*'mse'"),
-        ({"scheduler": "cosine"}, "scheduler: expected a function .*'cosine'"),
-        ({"progress": True}, "progress: expected a function .*True"),
+        ({"frozen": 3}, "^frozen: .*3"),
+        ({"frozen": ("nothing.*",)}, "^frozen: .*'nothing"),
+        ({"loss": "mse"}, "^loss: .*'mse'"),
+        ({"scheduler": "cosine"}, "^scheduler: .*'cosine'"),
+        ({"progress": True}, "^progress: .*True"),
     ],
 )
 def test_mistakes_are_reported_before_any_training(options, words):
@@ -509,12 +511,31 @@ def test_depth_with_multipliers_and_wrong_learning_rates():
     check = o1.coord_check(build, depths=(2, 4, 8), depth="sqrt", batches=NUMBERS)
     assert check.verdict == "FAIL"
     assert code_of(check.causes[0]) == "lr-not-scaled", check.causes
-    assert "updates of *.inside" in check.causes[0]
+    assert "learning rates of *.inside" in check.causes[0]
 
 
 def test_an_error_of_the_model_names_the_arguments_to_look_at():
     wrong = (torch.randn(8, 3), NUMBERS[1][:8])
-    with pytest.raises(RuntimeError) as caught:
+    with refuses("batch-not-accepted", argument="batches"):
         o1.coord_check(Net, widths=[32, 64], batches=wrong, lr=LR)
-    assert "`batches`" in caught.value.__notes__[0]
+
+
+class FailsInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise NotImplementedError("no derivative")
+
+
+def test_another_error_names_the_size_of_the_model():
+    def build(width):
+        model = Net(width)
+        model.register_forward_hook(lambda module, inputs, output: FailsInBackward.apply(output))
+        return model
+
+    with pytest.raises(NotImplementedError) as caught:
+        o1.coord_check(build, widths=[32, 64], batches=NUMBERS, lr=LR)
     assert "width 32" in caught.value.__notes__[0]

@@ -1,5 +1,5 @@
 """Measurements on networks: sizes in training, exponents with verdicts, alignment, gradient
-metrics, and layer covariances of random networks."""
+metrics, layer covariances of random networks, and kernels of models."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from orderone.measure.recording import Probe
 from orderone.measure.records import read, write
 
 if TYPE_CHECKING:
+    from orderone.measure import kernels
     from orderone.measure.convergence import Convergence, ode_rate, unshaped_rate, weak_order
     from orderone.measure.limit_comparison import Comparison, compare_with_limit
     from orderone.measure.sampler import sample_network
@@ -34,6 +35,7 @@ __all__ = [
     "dropout_metrics",
     "fit_exponent",
     "gradient_metrics",
+    "kernels",
     "ode_rate",
     "probe",
     "read",
@@ -44,7 +46,8 @@ __all__ = [
     "write",
 ]
 
-_LAZY = {  # these import the theory of depth limits
+_LAZY: dict[str, str | None] = {  # these import theory
+    "kernels": None,
     "Comparison": "limit_comparison",
     "Convergence": "convergence",
     "compare_with_limit": "limit_comparison",

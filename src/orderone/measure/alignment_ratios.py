@@ -40,6 +40,7 @@ from orderone.core.inputs import Count, Name
 from orderone.core.roles import Role
 from orderone.core.text_table import text_table, wrapped
 from orderone.measure.fit import Fit, fit_exponent
+from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Batch, call_inputs, repeatable
 from orderone.observe.hooks import watching
 from orderone.observe.inventory import Item, Place, inventory, modules_by_name
@@ -197,7 +198,11 @@ def observe(model: nn.Module, layers: Sequence[Layer], batches: Mapping[str, Bat
     inputs = {}
     for tokens, batch in batches.items():
         args, kwargs = call_with(call_inputs(batch))
-        with repeatable(model), reading(model, layers) as inputs[tokens]:
+        with (
+            repeatable(model),
+            reading(model, layers) as inputs[tokens],
+            naming_batch("batches", batch, model),
+        ):
             model(*args, **kwargs)
     return State(weights_of(layers), inputs)
 

@@ -11,7 +11,9 @@ from orderone.core.errors import hint_on_codes, with_code
 from orderone.core.notebook import notebook_html
 from orderone.core.text_table import text_table, wrapped
 from orderone.measure import records
-from orderone.measure.judge.verdict import SYMBOLS, Judgement, Verdict
+from orderone.measure.judge.explain import explanation
+from orderone.measure.judge.thresholds import BOUNDARY
+from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import Observations
 from orderone.observe.quantities import Quantity
 from orderone.planning.counterparts import common_name, stack_of
@@ -35,6 +37,8 @@ COLUMNS = [
 ]
 ORDER = (Verdict.FAIL, Verdict.UNCLEAR, Verdict.SHRINKS, Verdict.PASS)  # the worst first
 LINES = 16
+CAUSES = 3  # distinct causes of UNCLEAR rows in a text
+GROUPS = 3  # groups of modules that are named
 # quantities in the table of a check that passes
 MAIN_QUANTITIES = (Quantity.CHANGE, Quantity.SCORE_CHANGE, Quantity.OUTPUT)
 
@@ -53,6 +57,7 @@ class Check:
     notes: tuple[str, ...]
     provenance: Mapping[str, object]
     interrupted: bool = False
+    unjudged: tuple[str, ...] = ()  # trained tensors whose learning rate no line judges
 
     @property
     def passed(self) -> bool:
@@ -110,6 +115,13 @@ class Check:
         """Return the number of rows with this verdict."""
         return sum(line.verdict == verdict for line in self.judgements)
 
+    def explain(self, name: str) -> None:
+        """Print why the lines about a module or tensor, and what is inside it, have their verdicts.
+
+        Each line: prediction, measurement, interval, thresholds, and the file of theory behind it.
+        """
+        print(explanation(self.judgements, name, str(self.provenance["rule"]), self.axis))
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write the records as .jsonl or .parquet; `orderone.measure.read` reads them back."""
         records.write(self.frame, path)
@@ -125,6 +137,7 @@ class Check:
         notes += filter(None, [left_out])
         for cause, names in _explained(self.judgements).items():
             notes.append(f"{', '.join(names)}: {cause}")
+        notes += _why_unclear(self.judgements, self.axis)
         tables = [rows] if rows else []
         return notebook_html(f"{self.verdict}: {self._headline}; {self._counts}", tables, notes)
 
@@ -142,8 +155,8 @@ class Check:
         for remark in remarks:
             lines += wrapped(remark)
         lines += _table(self.judgements, self.axis)
-        if self.verdict == Verdict.FAIL and self.count(Verdict.UNCLEAR):
-            lines += wrapped("UNCLEAR rows: the column cause of check.exponents says why", indent=0)
+        for reason in _why_unclear(self.judgements, self.axis):
+            lines += wrapped(reason, indent=0)
         return "\n".join([*lines, *hint_on_codes(remarks)])
 
     @property
@@ -202,6 +215,54 @@ def _explained(judgements: Sequence[Judgement]) -> dict[str, list[str]]:
             if line.module not in names:
                 names.append(line.module)
     return modules
+
+
+def _why_unclear(judgements: Sequence[Judgement], axis: str) -> list[str]:
+    """Return why rows are UNCLEAR, although their exponents may look like those of a PASS."""
+    wide = 0
+    modules: dict[str, list[str]] = {}
+    for line in judgements:
+        if line.verdict != Verdict.UNCLEAR or math.isnan(line.exponent):
+            continue
+        if _reaches_out(line) and line.reason != Reason.PREDICTED_GROWTH:
+            wide += 1
+        else:
+            names = modules.setdefault(line.cause, [])
+            if line.module not in names:
+                names.append(line.module)
+    reasons: list[str] = []
+    if wide:
+        reasons.append(
+            f"UNCLEAR: the interval [low, high] of {wide} exponents reaches beyond what is allowed;"
+            f" use more seeds, or {axis}s further apart"
+        )
+    for cause, names in list(modules.items())[:CAUSES]:
+        reasons.append(f"UNCLEAR, {_joined(names)}: {cause}")
+    if len(modules) > CAUSES:
+        more = len(modules) - CAUSES
+        reasons.append(f"UNCLEAR: {more} more causes are in the column cause of check.exponents")
+    return reasons
+
+
+def _joined(modules: list[str]) -> str:
+    """Return the modules in few words; the model itself is the module without a name."""
+    names = [name for name in modules if name]
+    alike: dict[str, list[str]] = {}  # layers of one stack
+    for name in names:
+        alike.setdefault(stack_of(name), []).append(name)
+    parts = [common_name(group) for group in alike.values()]
+    if len(parts) > GROUPS:
+        parts = [*parts[:GROUPS], f"{len(parts) - GROUPS} more"]
+    if len(names) < len(modules):
+        parts.append("(the model)")
+    return " and ".join(parts)
+
+
+def _reaches_out(line: Judgement) -> bool:
+    """Return whether the interval of an exponent contains values that are not allowed."""
+    if math.isfinite(line.bound):
+        return line.high > line.bound + BOUNDARY
+    return line.low < line.predicted - BOUNDARY or line.high > line.predicted + BOUNDARY
 
 
 def _rows(judgements: Sequence[Judgement], axis: str) -> tuple[list[tuple[str, ...]], str]:

@@ -41,7 +41,7 @@ from orderone.measure.inputs import (
     SeedsInput,
     SizesInput,
 )
-from orderone.measure.judge.judging import Judge
+from orderone.measure.judge.judging import judge
 from orderone.measure.observations import Observations, StudyResult
 from orderone.measure.optimizer_law import law_of
 from orderone.measure.recording import DEFAULT, QUANTITIES
@@ -56,22 +56,24 @@ from orderone.measure.runs import (
     read_setup,
     read_sizes,
     run_all,
+    same_schedule,
     train,
 )
+from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import (
     Batch,
     Loss,
     draws_randomly,
     on_device,
 )
-from orderone.observe.inventory import read_patterns, shapes_of
+from orderone.observe.inventory import inventory, read_patterns, shapes_of
 from orderone.observe.quantities import Quantity
 from orderone.optimizers.table import label_of
 from orderone.planning import BrokenRatios, Plan
 from orderone.planning.build import Family
 from orderone.planning.counterparts import stack_of
 from orderone.planning.options import OPTION_NAMES
-from orderone.planning.schedule import check_ratios
+from orderone.planning.schedule import remedy, simulated_rates
 from orderone.seeding import preserved
 
 PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in ("C", "Lambda"))
@@ -125,7 +127,8 @@ def coord_check(
         base: The size whose hyperparameters were tuned, or a module of that size; the default is
             the smallest size.
         scheduler: A function of the optimizer that returns a learning-rate scheduler.
-        frozen: Patterns of tensors that are not trained on purpose.
+        frozen: Patterns of tensors that are not trained on purpose, although their
+            `requires_grad` is True.
         confidence: Confidence level of the intervals.
         progress: A function that is called with the number of finished runs, the number of all
             runs, and a description of the current run.
@@ -134,8 +137,8 @@ def coord_check(
     steps = count(steps, "steps")
     for name in plan_options:
         one_of(name, PLAN_OPTIONS, "option of coord_check or plan")
-    if not 0 < float(confidence) < 1:
-        message = f"confidence: expected a number between 0 and 1, got {confidence}"
+    if not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
+        message = f"confidence: expected a number between 0 and 1, got {confidence!r}"
         raise InputError(message, argument="confidence")
     function(loss, "loss", "of output and target")
     function(scheduler, "scheduler", "of the optimizer that returns a scheduler")
@@ -157,7 +160,7 @@ def coord_check(
         )
         study.notes += example.notes
         result = study.run(progress)
-    return Judge(result, float(confidence)).check()
+    return judge(result, float(confidence))
 
 
 class _Study:
@@ -191,6 +194,7 @@ class _Study:
         self.plans: dict[int, Plan] = {}
         self.runs: list[Run] = []
         self._built: dict[tuple[int, int], Built] = {}  # by size and seed, not trained yet
+        self._schedules: dict[str, list[float]] = {}  # of the first model, by tensor
         self._measurable: set[str] | None = None  # layers whose alignment can be measured
         # weight decay is added to gradients; these are random, so that every seed counts
         self._has_penalties = False
@@ -212,9 +216,7 @@ class _Study:
         self.large = model_of(largest)
         self.frozen = read_patterns(frozen, self.large, "frozen")
         self._read_built(smallest, largest)
-        self.key: Callable[[str], str] = str
-        if self.axis == "depth":
-            self.key = _shared_names(self.small, self.large)
+        self.key: Callable[[str], str] = _shared_names(self.small, self.large)
         self.no_growth = shapes_of(self.small) == shapes_of(self.large)
         self.family = self._family()
         if self.family is not None:
@@ -275,7 +277,11 @@ class _Study:
         Changes of outputs are then measured in the training passes, without extra passes.
         """
         same = all(batch is self.batches[0] for batch in self.batches)
-        return same and not draws_randomly(self.small, on_device(self.batches[0], self.small))
+        if not same:
+            return False
+        batch = on_device(self.batches[0], self.small)
+        with naming_batch("batches", batch, self.small):
+            return not draws_randomly(self.small, batch)
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -308,7 +314,8 @@ class _Study:
         if built is None:
             built = self.builder.built(size, seed)
         setup = read_setup(built, lambda model: self._plan(model, size), self.scheduler)
-        self._check_schedule(setup)
+        if seed == self.seeds[0]:
+            self._check_schedule(setup, size)
         run = train(setup, self.batches, self.loss, size, seed, self._options(setup.model, seed))
         self._has_penalties |= bool(run.penalties)
         if not any(quantity == Quantity.SCORES for _, _, quantity, _ in run.rows):
@@ -358,24 +365,42 @@ class _Study:
         # the model was just built: there are no earlier sizes to compare it with
         return replace(self.plans[size], model=model, planned={})
 
-    def _check_schedule(self, setup: Setup) -> None:
-        """Set `schedule_fault` if the learning rates do not stay in the ratios of the plan.
+    def _check_schedule(self, setup: Setup, size: int) -> None:
+        """Set `schedule_fault` if a schedule depends on the size.
 
-        There is nothing to check for an optimizer that the plan has just made, unless there is a
-        scheduler.
+        Each tensor's learning rates, divided by those of the smallest model, must be the same
+        number at every step. Without a schedule, a plan is compared with the groups.
         """
-        made_here = setup.plan is None or self.is_planned_here
-        if self.schedule_fault or (made_here and setup.scheduler is None):
+        if self.schedule_fault:
             return
         try:
-            if setup.plan is not None:
-                setup.plan.check(setup.optimizer, setup.scheduler)
-            else:
-                check_ratios(setup.optimizer, setup.scheduler)
+            if setup.scheduler is not None:
+                self._compare_schedule(setup, size)
+            elif setup.plan is not None and not self.is_planned_here:
+                setup.plan.check(setup.optimizer)
         except BrokenRatios as error:
             self.schedule_fault = without_code(str(error))
         except ValueError as error:  # the schedule could not be simulated
             self._note_once(str(error))
+
+    def _compare_schedule(self, setup: Setup, size: int) -> None:
+        rates = simulated_rates(setup.optimizer, setup.scheduler)
+        names = {id(item.tensor): name for name, item in inventory(setup.model).items()}
+        schedules: dict[str, list[float]] = {}
+        for number, group in enumerate(setup.optimizer.param_groups):
+            schedule = [rates_now[number] for rates_now in rates]
+            for tensor in group["params"]:
+                if id(tensor) in names:
+                    schedules[self.key(names[id(tensor)])] = schedule
+        for name, first in self._schedules.items():
+            if name in schedules and not same_schedule(first, schedules[name]):
+                self.schedule_fault = (
+                    f"the learning rate of {name} is not the same multiple at every step when"
+                    f" {self.axis} {size} is compared with {self.sizes[0]}."
+                    f" {remedy(setup.optimizer, setup.scheduler)}"
+                )
+                return
+        self._schedules = self._schedules or schedules
 
     # --- after training ---------------------------------------------------------------------------
 
@@ -427,15 +452,15 @@ def _plan_hash(plan: Plan) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-# --- models of different depth --------------------------------------------------------------------
+# --- models with lists of different lengths -------------------------------------------------------
 
 
 def _shared_names(small: nn.Module, large: nn.Module) -> Callable[[str], str]:
     """Return a function that gives a module or tensor the name of its counterparts in all layers.
 
     `layers.7.mlp` becomes `layers.*.mlp`. Only numbers that count layers are replaced: those of a
-    sequence that is longer in the deep model. In a sequence of constant length (`layers.7.mlp.2`)
-    numbers name different things.
+    sequence that is longer in the large model (more layers, or more heads as separate modules). In
+    a sequence of constant length (`layers.7.mlp.2`) numbers name different things.
     """
     shallow = _lengths_of_sequences(small)
     deep = _lengths_of_sequences(large)

@@ -171,6 +171,9 @@ def variance_law(frame: pd.DataFrame, quantity: Name, *, confidence: Number = 0.
     The fit is over layers. Erratum S1.9: the power is near 2, but not exactly 2, since V/m^2 grows
     with the distance from the output.
     """
+    if not isinstance(frame, pd.DataFrame):
+        message = f"frame: expected that of dropout_metrics, got {frame!r}"
+        raise InputError(message, "wrong-type", argument="frame")
     chosen = frame["quantity"] == one_of(quantity, QUANTITIES, "quantity")
     lines = cast(pd.DataFrame, frame[chosen])
     mean = np.abs(lines["mean"].to_numpy(float))

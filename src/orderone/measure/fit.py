@@ -32,12 +32,20 @@ class Fit:
         return f"{self.exponent:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
 
 
+def _numbers(values: ArrayLike, name: str) -> np.ndarray:
+    try:
+        return np.asarray(values, float).ravel()
+    except (TypeError, ValueError) as error:
+        message = f"{name}: expected numbers, got {values!r}"
+        raise InputError(message, argument=name) from error
+
+
 def fit_exponent(
     widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.99, correction: bool = True
 ) -> Fit:
     """Fit the exponent of `sizes` over `widths` (one entry for each run), with a t interval."""
-    n = np.asarray(widths, float).ravel()
-    y = np.asarray(sizes, float).ravel()
+    n = _numbers(widths, "widths")
+    y = _numbers(sizes, "sizes")
     if n.shape != y.shape:
         message = f"sizes: expected one for each of {n.size} widths, got {y.size}"
         raise InputError(message, argument="sizes")

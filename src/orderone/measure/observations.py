@@ -41,7 +41,6 @@ class Observations:
         moments: dict[Line, ByRun] = {}
         for run in self.runs:
             self._add_recorded(moments, run)
-            self._add_relative_updates(moments, (run.size, run.seed))
             self._add_penalties(moments, run)
         return moments
 
@@ -53,16 +52,6 @@ class Observations:
             if run_key in by_run:
                 size = by_run[run_key] + size
             by_run[run_key] = size
-
-    def _add_relative_updates(self, moments: dict[Line, ByRun], run_key: RunKey) -> None:
-        """Divide updates by the initial size, except for tensors that start at zero."""
-        for (name, quantity, step), by_run in [*moments.items()]:
-            if quantity != Quantity.UPDATE or run_key not in by_run:
-                continue
-            weight = moments[name, Quantity.WEIGHT, 0].get(run_key)
-            if weight is not None and weight.rms > 0:
-                relative = moments.setdefault((name, Quantity.RELATIVE_UPDATE, step), {})
-                relative[run_key] = _moments_of_number(by_run[run_key].rms / weight.rms)
 
     def _add_penalties(self, moments: dict[Line, ByRun], run: Run) -> None:
         """Divide penalties by the first gradient of their tensor."""

@@ -39,6 +39,7 @@ from orderone.measure.inputs import (
     StepperInput,
 )
 from orderone.measure.recording import DEFAULT, QUANTITIES, Probe
+from orderone.observe.batch_errors import naming_batch
 from orderone.observe.inventory import inventory, unwrap
 from orderone.observe.quantities import Quantity
 from orderone.observe.trace import call_with
@@ -102,14 +103,8 @@ def _check_call(model: nn.Module, batch: CallInput) -> None:
     Users often pass a pair of inputs and targets; the model would then raise an obscure error.
     """
     args, kwargs = call_with(batch)
-    try:
+    with naming_batch("batch", batch, model):
         signature(unwrap(model).forward).bind(*args, **kwargs)
-    except TypeError as error:
-        message = (
-            "batch: expected the arguments of the model's forward (inputs without targets), which"
-            f" does not accept these ({error})"
-        )
-        raise InputError(message, "batch-not-accepted", argument="batch") from None
 
 
 def _matcher(patterns: PatternsInput, model: nn.Module) -> Callable[[str], bool]:

@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from orderone.measure import records
 from orderone.measure.inputs import CallInput
+from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import repeatable
 from orderone.observe.hooks import Identities, is_own, watching, watching_scores
 from orderone.observe.inventory import inventory, unwrap
@@ -304,7 +305,11 @@ class Probe:
         self._comparing = True
         self._identities = Identities()
         try:
-            with repeatable(self.model), torch.no_grad():
+            with (
+                repeatable(self.model),
+                torch.no_grad(),
+                naming_batch("batch", self.batch, self.model),
+            ):
                 unwrap(self.model)(*args, **kwargs)
             self._put_changes()
             self._recorder.ledger.settle()

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 from orderone.core.errors import InputError
+from orderone.core.schema import read_value
 from orderone.core.version import VERSION
 
 SIZES = ("rms", "mean", "max", "finite")
@@ -109,27 +110,61 @@ def _plain(value: object) -> object:
 
 
 def read(path: str | PathLike[str]) -> pd.DataFrame:
-    """Read a file that `write` wrote."""
+    """Read a file that `write` wrote; raise an InputError that names the line that is wrong."""
     path = _known(path)
-    if path.suffix == ".parquet":
-        return _needs_pyarrow(lambda: pd.read_parquet(path))
+    try:
+        if path.suffix == ".parquet":
+            return _needs_pyarrow(lambda: pd.read_parquet(path))
+        return _read_lines(path)
+    except InputError:
+        raise
+    except Exception as error:  # pandas and pyarrow raise many kinds for damaged files
+        if isinstance(error, OSError) and error.errno is not None:  # it cannot be opened
+            raise
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        raise _damaged(path, first_line) from error
+
+
+def _read_lines(path: Path) -> pd.DataFrame:
+    lines: list[object] = []
     with path.open(encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file if line.strip()]
-    head = None
-    if lines:
-        head = lines[0]
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                lines.append(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                raise _damaged(path, f"line {number}: expected JSON: {error}") from error
+    head = lines[0] if lines else None
     if not isinstance(head, dict) or not {"attrs", "columns"} <= head.keys():
         message = (
             f"path: expected a file of records, got {path.name}, whose first line names no columns"
         )
         raise InputError(message, "not-records", argument="path")
-    columns = pd.Index(list(head["columns"]))
-    frame = pd.DataFrame(lines[1:], columns=columns).astype(head["columns"])
-    frame.attrs = head["attrs"]
+    columns = read_value(Mapping[str, str], head["columns"], "line 1: columns")
+    attributes = read_value(Mapping[str, Mapping[str, object]], head["attrs"], "line 1: attrs")
+    for number, line in enumerate(lines[1:], 2):
+        if not isinstance(line, dict) or line.keys() != columns.keys():
+            names = ", ".join(columns)
+            raise _damaged(path, f"line {number}: expected an object with the fields {names}")
+    frame = pd.DataFrame(lines[1:], columns=pd.Index(list(columns)))
+    for name, kind in columns.items():
+        try:
+            frame[name] = frame[name].astype(kind)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise _damaged(path, f"field {name}: expected {kind}: {error}") from error
+    frame.attrs = attributes
     return frame
 
 
+def _damaged(path: Path, message: str) -> InputError:
+    return InputError(f"{path}: damaged file of records: {message}", "not-records", argument="path")
+
+
 def _known(path: str | PathLike[str]) -> Path:
+    if not isinstance(path, (str, PathLike)):
+        message = f"path: expected a path, got {path!r}"
+        raise InputError(message, "wrong-type", argument="path")
     path = Path(path)
     if path.suffix not in (".jsonl", ".parquet"):
         message = f"path: expected a name that ends in .jsonl or .parquet, got {path.name!r}"

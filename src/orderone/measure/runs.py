@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from inspect import signature
 from typing import Any
 
@@ -40,8 +41,9 @@ from orderone.measure.inputs import (
     SizesInput,
 )
 from orderone.measure.recording import QUANTITIES, TRAINING, Probe
+from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device
-from orderone.observe.inventory import inventory, unwrap
+from orderone.observe.inventory import inventory, shapes_of, unwrap
 from orderone.observe.moments import Ledger, Moments
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import Row
@@ -49,6 +51,7 @@ from orderone.optimizers.registry import set_training_mode
 from orderone.planning import Plan
 from orderone.planning.build import Family, family
 from orderone.planning.plan import fused_options
+from orderone.planning.supported import check_modules, check_optimizer
 from orderone.seeding import set_seed
 
 SAME = 1e-3  # learning rates with a smaller relative difference are the same
@@ -194,6 +197,8 @@ def read_setup(
         optimizer = plan.optimizer(**fused_options(plan))
     if not isinstance(optimizer, Optimizer):
         raise _wrong_build(types)
+    check_modules(model)
+    check_optimizer(model, optimizer)
     if len(rest) == 2:
         return Setup(model, optimizer, rest[1], plan)  # pyright: ignore[reportArgumentType]
     if scheduler:
@@ -245,10 +250,7 @@ def run_all(
         except Exception as error:
             if done == 0:
                 if not isinstance(error, InputError):
-                    error.add_note(
-                        f"orderone: raised while the model of {axis} {size} was trained; do"
-                        " `build`, `batches` and `loss` fit each other?"
-                    )
+                    error.add_note(f"orderone: raised while the model of {axis} {size} was trained")
                 raise
             reason = f"{type(error).__name__}: {without_code(str(error))}"
             trouble = f"{axis} {size}, seed {seed} failed ({reason})"
@@ -271,6 +273,8 @@ class Run:
     losses: Sequence[float] = ()
     same_output: Mapping[str, str] = field(default_factory=dict)
     rates: Sequence[Mapping[str, float]] = ()  # learning rates, step by step
+    # other settings of each tensor's parameter group, by name
+    settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     ratios: Sequence[Ratio] = ()  # alignment across the last step, if it was measured
     penalties: Mapping[str, float] = field(default_factory=dict)  # decay added to gradients
     steps: int = 0  # completed steps
@@ -286,13 +290,15 @@ class Training:
         self.loss: Loss | None = loss
         self.losses: list[float] = []
         self.rates: list[dict[str, float]] = []  # by tensor
+        self.settings: dict[str, dict[str, float]] = settings_of(setup)
         self.steps: int = 0
         self.ended: str = ""  # why no more steps are possible
 
     def step(self, batch: Batch) -> bool:
         """Make one update; return False, without an update, if the loss is not finite."""
         set_training_mode(self.setup.optimizer, True)
-        loss = loss_of(self.setup.model, batch, self.loss)
+        with naming_batch("batches", batch, self.setup.model):
+            loss = loss_of(self.setup.model, batch, self.loss)
         if not loss.requires_grad:
             message = (
                 "loss: expected a loss that depends on trained tensors; is it detached, or is the"
@@ -316,13 +322,55 @@ class Training:
         return True
 
     def _learning_rates(self) -> dict[str, float]:
-        names = {id(item.tensor): name for name, item in inventory(self.setup.model).items()}
         rates = {}
-        for group in self.setup.optimizer.param_groups:
-            for tensor in group["params"]:
-                if id(tensor) in names and "lr" in group:
-                    rates[names[id(tensor)]] = float(group["lr"])
+        for name, group in groups_by_tensor(self.setup):
+            if "lr" in group:
+                rates[name] = _rate(group, self._shapes[name])
         return rates
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return shapes_of(self.setup.model)
+
+
+def groups_by_tensor(setup: Setup) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each tensor of the model that the optimizer has, with its parameter group."""
+    names = {id(item.tensor): name for name, item in inventory(setup.model).items()}
+    for group in setup.optimizer.param_groups:
+        for tensor in group["params"]:
+            if id(tensor) in names:
+                yield names[id(tensor)], group
+
+
+def _rate(group: Mapping[str, Any], shape: tuple[int, ...]) -> float:
+    """Return the learning rate of a tensor.
+
+    Muon can match the size of AdamW's updates. This multiplies the rate by 0.2 sqrt(the larger
+    dimension), instead of the factor of the plain form.
+    """
+    rate = float(group["lr"])
+    if group.get("adjust_lr_fn") == "match_rms_adamw" and len(shape) == 2:
+        rows, columns = shape
+        return rate * 0.2 * max(rows, columns) ** 0.5 / max(1.0, rows / columns) ** 0.5
+    return rate
+
+
+def settings_of(setup: Setup) -> dict[str, dict[str, float]]:
+    """Return the numbers in the parameter group of each tensor, apart from the learning rate."""
+    settings: dict[str, dict[str, float]] = {}
+    for name, group in groups_by_tensor(setup):
+        numbers: dict[str, float] = {}
+        for key, value in group.items():
+            if key in ("params", "lr"):
+                continue
+            if isinstance(value, (int, float)):
+                numbers[key] = float(value)
+            elif isinstance(value, (tuple, list)):
+                for position, part in enumerate(value):
+                    if isinstance(part, (int, float)):
+                        numbers[f"{key}[{position}]"] = float(part)
+        settings[name] = numbers
+    return settings
 
 
 @dataclass(frozen=True)
@@ -367,6 +415,7 @@ def train(
         losses=tuple(training.losses),
         same_output=probe.same_output,
         rates=tuple(training.rates),
+        settings=training.settings,
         ratios=tuple(measured_ratios),
         penalties=decay.penalties,
         steps=training.steps,
@@ -426,17 +475,15 @@ def _adding_state(
         yield
 
 
-def ratios_kept(rates: Sequence[Mapping[str, float]]) -> bool:
-    """Return whether all learning rates change by the same factor from step to step."""
-    started = [rates_now for rates_now in rates if any(rates_now.values())]
-    for rates_now in started[1:]:
-        factors = []
-        for name, rate in started[0].items():
-            if rate and name in rates_now:
-                factors.append(rates_now[name] / rate)
-        if max(factors, default=1.0) > (1 + SAME) * min(factors, default=1.0):
+def same_schedule(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Return whether one sequence of learning rates is the other times a constant."""
+    factors = []
+    for rate, other in zip(first, second, strict=False):
+        if (rate == 0) != (other == 0):
             return False
-    return True
+        if rate:
+            factors.append(other / rate)
+    return max(factors, default=1.0) <= (1 + SAME) * min(factors, default=1.0)
 
 
 # --- weight decay ---------------------------------------------------------------------------------

@@ -49,6 +49,13 @@ class Saved:
                 f" columns {columns}"
             )
             raise InputError(message, "not-records", argument="path")
+        for name in (axis, "seed", "step", "rms"):
+            if not pd.api.types.is_numeric_dtype(frame[name].dtype):
+                message = f"{Path(path).name}: field {name}: expected numbers"
+                raise InputError(message, "not-records", argument="path")
+        if not (np.isfinite(frame[axis]) & (frame[axis] > 0)).all():
+            message = f"{Path(path).name}: field {axis}: expected positive numbers"
+            raise InputError(message, "not-records", argument="path")
         return Saved(frame, axis, dict(frame.attrs.get(PROVENANCE, {})))
 
     @property

@@ -13,6 +13,7 @@ tensor can. Layouts are a registry that users can extend:
     lookup    y_out = W[token, out]               Embedding: the token axis selects a row, nothing
                                                   is summed
     vector    added or multiplied per channel     biases, gains
+    table     added, or used as tokens            positions, latents
 """
 
 import fnmatch
@@ -36,7 +37,7 @@ _WRAPPERS = re.compile(r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_mod
 
 @dataclass(frozen=True)
 class Layout:
-    """Use of a tensor: its kind (matrix, lookup or vector), and its axes of fan-in and fan-out.
+    """Use of a tensor: its kind (see the head of this file), and its axes of fan-in and fan-out.
 
     The fan-in of a lookup is the axis that an index selects from. Axes of kernels and experts are
     neither fan-in nor fan-out.
@@ -58,6 +59,7 @@ def lookup(pick: int = 0, out: int = 1) -> Layout:
 
 
 VECTOR = Layout("vector")
+TABLE = Layout("table")
 _REGISTRY: dict[str, dict[str, Layout]] = {}
 
 
@@ -69,8 +71,11 @@ def register(module: type[nn.Module] | str, **layouts: Layout) -> None:
     The full name of the type, as a string, works too and needs no import. Names of tensors may
     contain wildcards: pass a dict with **. Subclasses inherit; the last registration wins.
     """
-    if not isinstance(module, str):
+    if isinstance(module, type):
         module = _full_name(module)
+    if not isinstance(module, str):
+        message = f"module: expected a type of module or its full name, got {module!r:.60}"
+        raise InputError(message, "wrong-type", argument="module")
     _REGISTRY.setdefault(module, {}).update(layouts)
 
 

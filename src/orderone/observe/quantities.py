@@ -17,10 +17,12 @@ class Quantity(StrEnum):
     WEIGHT = "weight"
     GRADIENT = "gradient"
     UPDATE = "update"
-    RELATIVE_UPDATE = "relative update"  # update / initial weight
+    RATE = "learning rate"  # of the tensor's group: a known number
     DECAY = "decay"  # fraction by which weight decay shrinks a tensor in one step
     PENALTY = "penalty"  # weight decay added to a gradient, relative to the gradient
     # of the whole study; these are judged without a fit
+    STEP = "step"  # updates of all tensors, relative to what rates and gradients imply
+    SETTINGS = "optimizer settings"  # betas, momentum, ...
     SCHEDULE = "schedule"
     SHAPES = "shapes"
 
@@ -32,8 +34,7 @@ OF_TENSORS = (
     Quantity.WEIGHT,
     Quantity.GRADIENT,
     Quantity.UPDATE,
-    Quantity.RELATIVE_UPDATE,
+    Quantity.RATE,
     Quantity.DECAY,
     Quantity.PENALTY,
 )
-UPDATES = (Quantity.UPDATE, Quantity.RELATIVE_UPDATE)

@@ -1,23 +1,30 @@
-"""From verdicts to words: what is likely wrong with a model, the most specific causes first.
+"""From failed lines to likely causes: an ordered table, root causes first and symptoms last.
 
-The tables at the end list all causes. Each has a code, which `orderone.core.codes` explains, and a
-function that returns its sentences, none where the cause does not apply.
+A row has a code (which `orderone.core.codes` explains), a scope, a condition and a sentence. The
+condition returns the failed lines that the cause explains, in the order of the network; without
+any, the cause does not apply. Scopes, in this order:
+
+    everything   the first that applies explains all failures
+    tensors      all that apply: settings and initial sizes of tensors
+    steps        the first that applies: steps that are not what rates and gradients imply
+    symptoms     the first that applies: sizes in the forward and the backward pass, earliest place
+                 first
 """
 
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
 from orderone.core.errors import with_code
 from orderone.core.roles import Role
-from orderone.measure.judge.expectations import AdjustedExpectations
-from orderone.measure.judge.verdict import BOUNDARY, SYMBOLS, Judgement, Reason, Verdict
+from orderone.measure.judge.expectations import ATTENTION, Expectations
+from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import StudyResult
 from orderone.observe.inventory import inventory
-from orderone.observe.quantities import UPDATES, Quantity
-from orderone.optimizers.table import record_named
+from orderone.observe.quantities import Quantity
 
 ACTIVATIONS = (Quantity.CHANGE, Quantity.OUTPUT)
 FORWARD = (*ACTIVATIONS, Quantity.SCORE_CHANGE)
@@ -40,7 +47,8 @@ class Context:
     undone: Sequence[str] = ()  # changes that the plan leaves to the model's code
     unscaled_branches: bool = False  # residual branches that nothing scales with depth
     one_rate: bool = False  # one learning rate for everything, where the rule has several
-    expectations: AdjustedExpectations | None = None
+    planned: bool = False  # the plan made the optimizer
+    follows_gradients: bool = False  # the size of steps follows that of gradients (SGD)
 
     @property
     def in_depth(self) -> bool:
@@ -51,51 +59,21 @@ class Context:
         """Return a power of the size in words: `n^+0.50`."""
         return f"{SYMBOLS[self.axis]}^{exponent:+.2f}"
 
-    def wrong_start(self, line: Judgement) -> tuple[float, float] | None:
-        """Return the measured and the expected exponent of a tensor's initial size.
 
-        Return None unless the line is an update that is wrong only because of that size.
-        """
-        if line.quantity not in UPDATES or self.expectations is None:
-            return None
-        theory = self.expectations.theory
-        if theory is None or line.module not in theory.rows:
-            return None
-        starts = self.expectations.measured_exponents(Quantity.WEIGHT)
-        start = starts.get(line.module, math.nan)
-        expected_start = theory.expect(line.module, Quantity.WEIGHT).exponent
-        update = theory.expect(line.module, Quantity.UPDATE).exponent
-        if line.quantity == Quantity.RELATIVE_UPDATE:
-            excess = start + line.exponent - update
-        elif record_named(theory.rows[line.module][1].optimizer).update_law.weight:
-            # Adafactor's steps are as large as the tensor is
-            excess = line.exponent - update - (start - expected_start)
-        else:
-            return None
-        if abs(excess) < BOUNDARY:
-            return start, expected_start
-        return None
-
-    def has_small_gradient(self, line: Judgement) -> bool:
-        """Return whether updates are too small although the learning rate is right."""
-        if line.quantity not in UPDATES or self.expectations is None:
-            return False
-        return line.exponent < line.predicted and self.expectations.rate_is_right(line.module)
-
-
-def read_context(study: StudyResult, expectations: AdjustedExpectations, fault: str) -> Context:
-    """Gather the facts of a study; `fault` is what is wrong with its schedule."""
+def read_context(study: StudyResult, expectations: Expectations) -> Context:
+    """Gather the facts of a study."""
     return Context(
         rule=study.rule,
         axis=study.axis,
         tied=any(len(item.places) > 1 for item in inventory(study.largest).values()),
         no_growth=study.no_growth,
         base_is_target=_base_is_target(study),
-        schedule_fault=fault,
+        schedule_fault=study.schedule_fault,
         undone=study.undone,
         unscaled_branches=_has_unscaled_branches(study),
         one_rate=_has_one_rate(study),
-        expectations=expectations,
+        planned=not study.has_user_optimizer,
+        follows_gradients=expectations.theory is not None and expectations.follows_gradients,
     )
 
 
@@ -123,54 +101,106 @@ def _has_unscaled_branches(study: StudyResult) -> bool:
     return bool(study.family.facts.branches)
 
 
-# --- faults that show everywhere at once ----------------------------------------------------------
+Failed = Sequence[Judgement]
 
 
-def _same_shapes(failed: Sequence[Judgement], context: Context) -> list[str]:
-    if not context.no_growth:
-        return []
+def _select(lines: Failed, quantities: Collection[Quantity], role: str = "") -> list[Judgement]:
+    """Return the lines of these quantities, and of one role if it is not empty."""
+    selected = [line for line in lines if line.quantity in quantities]
+    if role:
+        return [line for line in selected if line.role == role]
+    return selected
+
+
+def _is_small(line: Judgement) -> bool:
+    return line.reason == Reason.SHRINKS or line.exponent < line.predicted
+
+
+# --- causes that explain everything ---------------------------------------------------------------
+
+
+def _no_growth(failed: Failed, context: Context) -> Failed:
+    return failed if context.no_growth else ()
+
+
+def _say_same_shapes(lines: Failed, context: Context) -> list[str]:
     return [
         "base equals target: build returns a model of the same shapes at every size; does it"
         " use its argument?"
     ]
 
 
-def _base_equals_target(failed: Sequence[Judgement], context: Context) -> list[str]:
-    if not context.base_is_target:
-        return []
+def _base_equals_target(failed: Failed, context: Context) -> Failed:
+    return failed if context.base_is_target else ()
+
+
+def _say_base_equals_target(lines: Failed, context: Context) -> list[str]:
     return [
         "base equals target: every factor of the plan is 1; use the same, smaller base at every"
         " size"
     ]
 
 
-def _broken_schedule(failed: Sequence[Judgement], context: Context) -> list[str]:
-    if not context.schedule_fault:
-        return []
-    return [f"schedule: {context.schedule_fault}"]
+def _broken_schedule(failed: Failed, context: Context) -> Failed:
+    """Select failures of a schedule. Only a schedule changes the rates of a plan's optimizer."""
+    if context.schedule_fault:
+        return failed
+    if context.planned:
+        return _select(failed, (Quantity.RATE,))
+    return ()
 
 
-def _unfinished_plan(failed: Sequence[Judgement], context: Context) -> list[str]:
-    """Name the tasks that the plan leaves to the model's code, if they explain the failures."""
-    if _select(failed, UPDATES) or not _select(failed, FORWARD):
-        return []
+def _say_broken_schedule(lines: Failed, context: Context) -> list[str]:
+    fault = context.schedule_fault
+    if not fault:
+        fault = (
+            f"it sets the learning rate of {_names(lines)} to a number that does not scale with the"
+            " size (is it max_lr?)"
+        )
+    return [f"schedule: {fault}"]
+
+
+def _different_settings(failed: Failed, context: Context) -> Failed:
+    return _select(failed, (Quantity.SETTINGS,))
+
+
+def _say_different_settings(lines: Failed, context: Context) -> list[str]:
+    return [f"optimizer settings: {line.cause}" for line in lines]
+
+
+def _unfinished_plan(failed: Failed, context: Context) -> Failed:
+    """Select failures in the forward pass, if the plan leaves a task to the model's code."""
+    if not context.undone or _select(failed, (Quantity.RATE, Quantity.UPDATE)):
+        return ()
+    return _select(failed, (*FORWARD, Quantity.SCORES))
+
+
+def _say_unfinished_plan(lines: Failed, context: Context) -> list[str]:
     return [f"the plan leaves this to you: {task}" for task in context.undone]
 
 
-def _unscaled_branches(failed: Sequence[Judgement], context: Context) -> list[str]:
-    if not context.unscaled_branches or not _select(failed, ACTIVATIONS):
-        return []
+def _unscaled_branches(failed: Failed, context: Context) -> Failed:
+    if not context.unscaled_branches:
+        return ()
+    return _select(failed, ACTIVATIONS)
+
+
+def _say_unscaled_branches(lines: Failed, context: Context) -> list[str]:
     return ["residual branches are not scaled with depth: pass depth='sqrt' or depth='completep'"]
 
 
-def _growth_that_the_rule_predicts(failed: Sequence[Judgement], context: Context) -> list[str]:
+def _predicted_growth(failed: Failed, context: Context) -> Failed:
+    if _select(failed, (Quantity.RATE, Quantity.UPDATE)):
+        return ()
     predicted = []
     for line in failed:
-        if line.reason == Reason.PREDICTED_GROWTH and line.role != "attention":
+        if line.reason == Reason.PREDICTED_GROWTH and line.role != ATTENTION:
             predicted.append(line)
-    if not predicted or _select(failed, UPDATES):
-        return []
-    worst = max(predicted, key=lambda line: line.exponent)
+    return predicted
+
+
+def _say_predicted_growth(lines: Failed, context: Context) -> list[str]:
+    worst = max(lines, key=lambda line: line.exponent)
     return [
         f"the rule itself: {context.rule} predicts that {_name(worst)} grows (theory"
         f" {context.power(worst.predicted)}, measured {context.power(worst.exponent)}); mup keeps"
@@ -178,192 +208,272 @@ def _growth_that_the_rule_predicts(failed: Sequence[Judgement], context: Context
     ]
 
 
-def _standard_parameterization(failed: Sequence[Judgement], context: Context) -> list[str]:
-    if not failed or context.in_depth or context.rule == "standard":
-        return []
-    if not context.one_rate and not _updates_of_one_rate(failed):
-        return []
+def _standard_parameterization(failed: Failed, context: Context) -> Failed:
+    """Select wrong rates of hidden matrices and readouts that are too fast by about one power."""
+    if context.in_depth or context.rule == "standard":
+        return ()
+    rates = _select(failed, (Quantity.RATE,))
+    if context.one_rate:
+        return rates
+    excess = {line.role: line.exponent - line.predicted for line in rates}
+    is_standard = excess.get(Role.HIDDEN, 0.0) > 0.75 and excess.get(Role.READOUT, 0.0) > 0.25
+    return rates if is_standard else ()
+
+
+def _say_standard_parameterization(lines: Failed, context: Context) -> list[str]:
     return [
         f"standard parameterization, not {context.rule}: updates are as large in wide models as in"
         " narrow ones (one learning rate for everything)"
     ]
 
 
-def _updates_of_one_rate(failed: Sequence[Judgement]) -> bool:
-    """Return whether updates are off by the power of n by which one rate for all is off."""
-    excess = {line.role: line.exponent - line.predicted for line in _select(failed, UPDATES)}
-    return excess.get(Role.HIDDEN, 0.0) > 0.75 and Role.READOUT in excess
+# --- causes of tensors ----------------------------------------------------------------------------
 
 
-def _frozen_tensors(failed: Sequence[Judgement], context: Context) -> list[str]:
-    frozen = [line for line in failed if line.reason == Reason.FROZEN]
-    return [f"{line.module}: {line.cause}" for line in frozen[:MOST_FROZEN]]
+def _frozen_tensors(failed: Failed, context: Context) -> Failed:
+    return [line for line in failed if line.reason == Reason.FROZEN]
 
 
-# --- faults of some tensors -----------------------------------------------------------------------
+def _say_frozen_tensors(lines: Failed, context: Context) -> list[str]:
+    return [f"{line.module}: {line.cause}" for line in lines[:MOST_FROZEN]]
 
 
-def _wrong_rates(
-    role: Role, fault: str, failed: Sequence[Judgement], context: Context
-) -> list[str]:
-    """Report wrong updates of one role that neither initial sizes nor gradients explain."""
-    lines = []
-    for line in _select(failed, UPDATES):
-        explained = context.wrong_start(line) or context.has_small_gradient(line)
-        if line.role == role and not explained:
-            lines.append(line)
-    if not lines:
-        return []
+def _ignored_multipliers(shrinks: bool, failed: Failed, context: Context) -> Failed:
+    """Select tensors whose initial size and rate ignore a multiplier in the forward code."""
+    lines = [line for line in failed if line.reason == Reason.MULTIPLIER]
+    return [line for line in lines if (line.bound < 0) == shrinks]
+
+
+def _say_ignored_multipliers(lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
+    return [
+        f"the forward code multiplies the product with {_names(lines)} by"
+        f" {context.power(first.bound)}, and neither initial size nor learning rate (which scales"
+        f" like {context.power(first.exponent)}) compensates it: remove the factor, or use the"
+        f" learning rate {context.power(first.predicted)}"
+    ]
+
+
+def _wrong_rates(role: Role, failed: Failed, context: Context) -> Failed:
+    lines = _select(failed, (Quantity.RATE,), role)
+    return [line for line in lines if line.reason != Reason.MULTIPLIER]
+
+
+def _say_wrong_rates(fault: str, lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
     tied = ""
-    if context.tied and role == Role.EMBEDDING:
+    if context.tied and first.role == Role.EMBEDDING:
         tied = "tied weights: "
+    if math.isnan(first.exponent):
+        return [f"{tied}{fault}: {first.module}: {first.cause}"]
     return [
-        f"{tied}{fault}: updates of {_names(lines)} scale like {context.power(lines[0].exponent)};"
-        f" {context.rule} requires {context.power(lines[0].predicted)}"
+        f"{tied}{fault}: learning rates of {_names(lines)} scale like"
+        f" {context.power(first.exponent)}; {context.rule} requires"
+        f" {context.power(first.predicted)}"
     ]
 
 
-def _small_gradients(failed: Sequence[Judgement], context: Context) -> list[str]:
-    lines = []
-    for line in failed:
-        if context.has_small_gradient(line) and not context.wrong_start(line):
-            lines.append(line)
-    if not lines:
-        return []
-    return [
-        f"small gradients: updates of {_names(lines)} scale like"
-        f" {context.power(lines[0].exponent)} instead of {context.power(lines[0].predicted)},"
-        " although their learning rates scale correctly: eps is not small compared with the"
-        " gradients (choose a smaller one), or gradients are clipped"
-    ]
+def _wrong_starts(is_readout: bool, failed: Failed, context: Context) -> Failed:
+    """Select wrong initial sizes of weights; without any, those of outputs."""
+    starts = []
+    for line in _select(failed, (Quantity.WEIGHT,)):
+        if (line.role == Role.READOUT) == is_readout:
+            starts.append(line)
+    if starts or _select(failed, (Quantity.WEIGHT, Quantity.RATE)):
+        return starts
+    # growth and shrinkage inside the network are symptoms: the first place counts
+    for line in _select(failed, (Quantity.OUTPUT,)):
+        at_start = line.step == 0 and not math.isfinite(line.bound)
+        if at_start and (line.role == Role.READOUT) == is_readout:
+            starts.append(line)
+    return starts
 
 
-def _attention_scale(failed: Sequence[Judgement], context: Context) -> list[str]:
-    """Report scores that grow, unless a matrix inside the module learns too fast."""
-    if context.in_depth:
-        return []
-    too_fast = []
-    for line in _select(failed, UPDATES):
-        if line.exponent > line.predicted:
-            too_fast.append(f".{line.module}")
-    lines = []
-    for line in failed:
-        prefix = "."
-        if line.module:
-            prefix = f".{line.module}."
-        inside = any(name.startswith(prefix) for name in too_fast)
-        if line.role == "attention" and not inside:
-            lines.append(line)
-    if not lines:
-        return []
-    return [
-        f"attention scale: scores of {_names(lines)} grow like"
-        f" {context.power(lines[0].exponent)}; divide queries times keys by the head size, not by"
-        " its square root"
-    ]
+def _say_wrong_starts(lines: Failed, context: Context) -> list[str]:
+    """Return one sentence for each role."""
+    by_role: dict[str, list[Judgement]] = {}
+    for line in lines:
+        by_role.setdefault(line.role, []).append(line)
+    sentences = []
+    for role, starts in by_role.items():
+        readout = ""
+        if role == Role.READOUT:
+            readout = "readout not scaled: "
+        sentences.append(
+            f"{readout}initial size of {_names(starts)} scales like"
+            f" {context.power(starts[0].exponent)}; {context.rule} requires"
+            f" {context.power(starts[0].predicted)}"
+        )
+    return sentences
 
 
-def _initial_sizes(failed: Sequence[Judgement], context: Context) -> list[str]:
-    """Report wrong initial sizes of all roles but the readout, role by role."""
-    causes = []
-    for role, starts in _wrong_starts(failed, context).items():
-        if role != Role.READOUT:
-            causes.append(_start_in_words(starts, context))
-    return causes
-
-
-def _initial_readouts(failed: Sequence[Judgement], context: Context) -> list[str]:
-    """Report wrong initial sizes of readouts."""
-    starts = _wrong_starts(failed, context).get(Role.READOUT)
-    if not starts:
-        return []
-    return [f"readout not scaled: {_start_in_words(starts, context)}"]
-
-
-class _WrongStart(NamedTuple):
-    name: str
-    measured: float
-    expected: float
-
-
-def _wrong_starts(failed: Sequence[Judgement], context: Context) -> dict[str, list[_WrongStart]]:
-    """Return, by role, wrong initial sizes of weights and outputs, and those that updates show."""
-    by_role: dict[str, list[_WrongStart]] = {}
-    for line in failed:
-        exponents = context.wrong_start(line)
-        if line.quantity in (Quantity.WEIGHT, Quantity.OUTPUT) and line.step == 0:
-            exponents = (line.exponent, line.predicted)
-        if exponents:
-            start = _WrongStart(line.module or "the model", *exponents)
-            by_role.setdefault(line.role, []).append(start)
-    return by_role
-
-
-def _start_in_words(starts: list[_WrongStart], context: Context) -> str:
-    names = _join([start.name for start in starts])
-    return (
-        f"initial size of {names} scales like {context.power(starts[0].measured)};"
-        f" {context.rule} requires {context.power(starts[0].expected)}"
-    )
-
-
-def _weight_decay(failed: Sequence[Judgement], context: Context) -> list[str]:
+def _wrong_decay(failed: Failed, context: Context) -> Failed:
+    """Select wrong weight decays; a wrong learning rate also makes the decay wrong."""
     penalties = _select(failed, (Quantity.PENALTY,))
     if penalties:
-        return [
-            f"weight decay: the penalty of {_names(penalties)} is normalized together with the"
-            f" gradient, and grows relative to it like {context.power(penalties[0].exponent)};"
-            " scale weight_decay like gradient / weight, or use decoupled weight decay (AdamW)"
-        ]
-    # a wrong learning rate also makes the decay wrong
-    wrong_updates = {line.module for line in _select(failed, UPDATES)}
+        return penalties
+    wrong_rates = {line.module for line in _select(failed, (Quantity.RATE,))}
     decays = []
     for line in _select(failed, (Quantity.DECAY,)):
-        if line.module not in wrong_updates:
+        if line.module not in wrong_rates:
             decays.append(line)
-    if not decays:
-        return []
+    return decays
+
+
+def _say_wrong_decay(lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
+    if first.quantity == Quantity.PENALTY:
+        return [
+            f"weight decay: the penalty of {_names(lines)} is normalized together with the"
+            f" gradient; weight_decay scales like {context.power(first.exponent)}, and must scale"
+            f" like gradient / weight, {context.power(first.predicted)}; or use decoupled weight"
+            " decay (AdamW)"
+        ]
     return [
-        f"weight decay: a step shrinks {_names(decays)} by a fraction that scales like"
-        f" {context.power(decays[0].exponent)}; keep lr * weight_decay the same at every size"
+        f"weight decay: a step shrinks {_names(lines)} by a fraction that scales like"
+        f" {context.power(first.exponent)}; keep lr * weight_decay the same at every size"
         " (decay='independent')"
     ]
 
 
-# --- activations, where nothing else explains them ------------------------------------------------
+# --- causes of steps ------------------------------------------------------------------------------
 
 
-def _shrinking_output(failed: Sequence[Judgement], context: Context) -> list[str]:
-    first = failed[0]
-    if not all(line.exponent < line.predicted for line in failed):
-        return []
+def _loss_scale(failed: Failed, context: Context) -> Failed:
+    lines = _select(failed, (Quantity.OUTPUT_GRADIENT,))
+    return [line for line in lines if line.module == "" and math.isnan(line.bound)]
+
+
+def _say_loss_scale(lines: Failed, context: Context) -> list[str]:
     return [
-        f"{_name(first)} shrinks ({context.power(first.exponent)}) by more than the alignment of"
-        " its readout explains: look for a division in the forward code"
+        f"loss: its gradient at the model's output scales like {context.power(lines[0].exponent)}"
+        f" instead of {context.power(lines[0].predicted)}, and the steps of this optimizer with it:"
+        " is the loss divided by a size, or is there a factor behind the model's output?"
     ]
 
 
-def _growing_branches(failed: Sequence[Judgement], context: Context) -> list[str]:
-    if not context.in_depth or len(_select(failed, FORWARD)) < len(failed):
-        return []
+def _damped_steps(failed: Failed, context: Context) -> Failed:
+    return _select(failed, (Quantity.STEP, Quantity.UPDATE))
+
+
+def _say_damped_steps(lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
+    names = _names([line for line in lines if line.quantity == Quantity.UPDATE]) or "all tensors"
+    measured = f"updates of {names} scale like {context.power(first.exponent)}"
+    if first.quantity == Quantity.STEP:
+        measured = f"updates of {names} scale like {context.power(first.exponent)} times it"
+    if context.follows_gradients:
+        return [
+            f"clipped gradients: {measured}, not like learning rate times gradient: gradients are"
+            " clipped or rescaled to a fixed norm; let the limit scale with the size, or leave it"
+            " out"
+        ]
     return [
-        f"residual branches are not scaled with depth: {_name(failed[0])} grows like"
-        f" {context.power(failed[0].exponent)}; multiply what every branch adds by 1/sqrt(L) or"
+        f"small gradients: {measured}, although learning rates scale correctly: eps is not small"
+        " compared with the gradients (choose a smaller one), or gradients are clipped"
+    ]
+
+
+# --- symptoms in the forward and backward pass ----------------------------------------------------
+
+
+def _attention(failed: Failed, context: Context) -> Failed:
+    """Select scores that are wrong, unless the residual stream grows with depth."""
+    if context.in_depth:
+        return ()
+    return [line for line in failed if line.role == ATTENTION]
+
+
+def _say_attention(lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
+    if _is_small(first):
+        return [
+            f"attention scale: scores of {_names(lines)} shrink like"
+            f" {context.power(first.exponent)} (expected {context.power(first.predicted)}): they"
+            " are divided by a power of the model's width; divide by the head size alone"
+        ]
+    return [
+        f"attention scale: scores of {_names(lines)} grow like"
+        f" {context.power(first.exponent)}; divide queries times keys by the head size, not by"
+        " its square root"
+    ]
+
+
+def _small_inputs(failed: Failed, context: Context) -> Failed:
+    return _select(failed, (Quantity.INPUT,))
+
+
+def _say_small_inputs(lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
+    return [
+        f"the input of module {first.module!r} shrinks like {context.power(first.exponent)}, so"
+        " that it and everything behind it learns less in large models: look for a division before"
+        " it (a normalization to length one needs a factor sqrt(n), a softmax over channels a"
+        " factor n)"
+    ]
+
+
+def _small_changes(failed: Failed, context: Context) -> Failed:
+    """Select what shrinks, if nothing grows."""
+    if not all(_is_small(line) for line in failed):
+        return ()
+    changes = _select(failed, (Quantity.CHANGE, Quantity.SCORE_CHANGE))
+    return changes or _select(failed, ACTIVATIONS)
+
+
+def _say_small_changes(lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
+    return [
+        f"{_name(first)} shrinks ({context.power(first.exponent)}) by more than the alignment of"
+        " its layer explains: look for a division in the forward code"
+    ]
+
+
+def _small_output_gradients(failed: Failed, context: Context) -> Failed:
+    lines = _select(failed, (Quantity.OUTPUT_GRADIENT,))
+    return lines if len(lines) == len(failed) else ()
+
+
+def _say_small_output_gradients(lines: Failed, context: Context) -> list[str]:
+    last = lines[-1]
+    return [
+        f"the gradient at the output of {_quoted(last.module)} shrinks like"
+        f" {context.power(last.exponent)} (at least {context.power(last.least)} is expected): what"
+        " comes behind it multiplies it by a number that shrinks with the width"
+    ]
+
+
+def _growing_branches(failed: Failed, context: Context) -> Failed:
+    grown = _select(failed, FORWARD)
+    return grown if context.in_depth and len(grown) == len(failed) else ()
+
+
+def _say_growing_branches(lines: Failed, context: Context) -> list[str]:
+    return [
+        f"residual branches are not scaled with depth: {_name(lines[0])} grows like"
+        f" {context.power(lines[0].exponent)}; multiply what every branch adds by 1/sqrt(L) or"
         " 1/L"
     ]
 
 
-def _growing_readout(failed: Sequence[Judgement], context: Context) -> list[str]:
+def _growing_readout(failed: Failed, context: Context) -> Failed:
     roles = {line.role for line in failed if line.role}
-    if roles != {Role.READOUT}:
-        return []
-    fastest = _fastest(failed)
+    return failed if roles == {Role.READOUT} else ()
+
+
+def _say_growing_readout(lines: Failed, context: Context) -> list[str]:
+    fastest = _fastest(lines)
     return [f"readout not scaled: {_name(fastest)} grows like {context.power(fastest.exponent)}"]
 
 
-def _growing_activations(failed: Sequence[Judgement], context: Context) -> list[str]:
-    first = failed[0]
-    fastest = _fastest(failed)
+def _anything(failed: Failed, context: Context) -> Failed:
+    grown = [line for line in _select(failed, FORWARD) if not _is_small(line)]
+    return grown or failed
+
+
+def _say_growing_activations(lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
+    fastest = _fastest(lines)
     return [
         f"{_name(first)} is the first to grow ({context.power(first.exponent)}), {_name(fastest)}"
         f" grows fastest ({context.power(fastest.exponent)}): look at what the forward code"
@@ -371,16 +481,12 @@ def _growing_activations(failed: Sequence[Judgement], context: Context) -> list[
     ]
 
 
-def _fastest(failed: Sequence[Judgement]) -> Judgement:
-    fitted = [line for line in failed if not math.isnan(line.exponent)]
-    return max(fitted, key=lambda line: line.exponent, default=failed[0])
+def _fastest(lines: Failed) -> Judgement:
+    fitted = [line for line in lines if not math.isnan(line.exponent)]
+    return max(fitted, key=lambda line: line.exponent, default=lines[0])
 
 
 # --- names ----------------------------------------------------------------------------------------
-
-
-def _select(lines: Sequence[Judgement], quantities: Collection[Quantity]) -> list[Judgement]:
-    return [line for line in lines if line.quantity in quantities]
 
 
 def _name(line: Judgement) -> str:
@@ -394,83 +500,141 @@ def _quoted(module: str) -> str:
     return f"module {module!r}"
 
 
-def _names(lines: Sequence[Judgement]) -> str:
-    return _join([line.module or "the model" for line in lines])
-
-
-def _join(names: list[str]) -> str:
-    names = list(dict.fromkeys(names))
+def _names(lines: Failed) -> str:
+    names = list(dict.fromkeys(line.module or "the model" for line in lines))
     if len(names) > 2:
         return f"{names[0]}, {names[1]} and {len(names) - 2} more"
     return ", ".join(names)
 
 
-# --- the tables -----------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
+
+
+class Scope(StrEnum):
+    """How much a cause explains."""
+
+    EVERYTHING = "everything"
+    TENSORS = "tensors"
+    STEPS = "steps"
+    SYMPTOMS = "symptoms"
 
 
 class Cause(NamedTuple):
-    """A kind of cause: its code, and its sentences about the failed lines."""
+    """A kind of cause: its code, how much it explains, when it applies, and what it says."""
 
     code: str
-    explain: Callable[[Sequence[Judgement], Context], list[str]]
+    scope: Scope
+    condition: Callable[[Failed, Context], Failed]  # the failed lines that it explains
+    sentence: Callable[[Failed, Context], list[str]]
 
 
-# the first that applies explains everything
-EVERYWHERE = (
-    Cause("same-shapes", _same_shapes),
-    Cause("base-equals-target", _base_equals_target),
-    Cause("broken-schedule", _broken_schedule),
-    Cause("unfinished-plan", _unfinished_plan),
-    Cause("unscaled-branches", _unscaled_branches),
-    Cause("rule-predicts-growth", _growth_that_the_rule_predicts),
-    Cause("standard-parameterization", _standard_parameterization),
-)
-# in addition
-FROZEN = (Cause("frozen-tensor", _frozen_tensors),)
-# all that apply, where none of the above does
-OF_TENSORS = (
-    Cause("lr-not-scaled", partial(_wrong_rates, Role.EMBEDDING, "embedding learning rate")),
-    Cause("lr-not-scaled", partial(_wrong_rates, Role.HIDDEN, "hidden learning rate")),
-    Cause("readout-not-scaled", partial(_wrong_rates, Role.READOUT, "readout not scaled")),
-    Cause("lr-not-scaled", partial(_wrong_rates, Role.FIXED, "learning rate")),
-    Cause("lr-not-scaled", partial(_wrong_rates, Role.VECTOR, "learning rate of biases and gains")),
-    Cause("small-gradients", _small_gradients),
-    Cause("attention-not-scaled", _attention_scale),
-    Cause("wrong-initial-size", _initial_sizes),
-    Cause("readout-not-scaled", _initial_readouts),
-    Cause("decay-not-scaled", _weight_decay),
-)
-# the first that applies, where none of the above does
-OF_ACTIVATIONS = (
-    Cause("shrinking-output", _shrinking_output),
-    Cause("unscaled-branches", _growing_branches),
-    Cause("readout-not-scaled", _growing_readout),
-    Cause("growing-activations", _growing_activations),
+_ALL = Scope.EVERYTHING
+_TENSORS = Scope.TENSORS
+_STEPS = Scope.STEPS
+_SYMPTOMS = Scope.SYMPTOMS
+
+TABLE: tuple[Cause, ...] = (
+    Cause("same-shapes", _ALL, _no_growth, _say_same_shapes),
+    Cause("base-equals-target", _ALL, _base_equals_target, _say_base_equals_target),
+    Cause("broken-schedule", _ALL, _broken_schedule, _say_broken_schedule),
+    Cause("unfinished-plan", _ALL, _unfinished_plan, _say_unfinished_plan),
+    Cause("unscaled-branches", _ALL, _unscaled_branches, _say_unscaled_branches),
+    Cause("rule-predicts-growth", _ALL, _predicted_growth, _say_predicted_growth),
+    Cause(
+        "standard-parameterization",
+        _ALL,
+        _standard_parameterization,
+        _say_standard_parameterization,
+    ),
+    Cause("frozen-tensor", _TENSORS, _frozen_tensors, _say_frozen_tensors),
+    Cause("settings-depend-on-size", _TENSORS, _different_settings, _say_different_settings),
+    Cause(
+        "shrinking-output",
+        _TENSORS,
+        partial(_ignored_multipliers, True),
+        _say_ignored_multipliers,
+    ),
+    Cause(
+        "growing-activations",
+        _TENSORS,
+        partial(_ignored_multipliers, False),
+        _say_ignored_multipliers,
+    ),
+    Cause(
+        "lr-not-scaled",
+        _TENSORS,
+        partial(_wrong_rates, Role.EMBEDDING),
+        partial(_say_wrong_rates, "embedding learning rate"),
+    ),
+    Cause(
+        "lr-not-scaled",
+        _TENSORS,
+        partial(_wrong_rates, Role.HIDDEN),
+        partial(_say_wrong_rates, "hidden learning rate"),
+    ),
+    Cause(
+        "readout-not-scaled",
+        _TENSORS,
+        partial(_wrong_rates, Role.READOUT),
+        partial(_say_wrong_rates, "readout not scaled"),
+    ),
+    Cause(
+        "lr-not-scaled",
+        _TENSORS,
+        partial(_wrong_rates, Role.FIXED),
+        partial(_say_wrong_rates, "learning rate of tensors of fixed size"),
+    ),
+    Cause(
+        "lr-not-scaled",
+        _TENSORS,
+        partial(_wrong_rates, Role.VECTOR),
+        partial(_say_wrong_rates, "learning rate of biases and gains"),
+    ),
+    Cause("wrong-initial-size", _TENSORS, partial(_wrong_starts, False), _say_wrong_starts),
+    Cause("readout-not-scaled", _TENSORS, partial(_wrong_starts, True), _say_wrong_starts),
+    Cause("decay-not-scaled", _TENSORS, _wrong_decay, _say_wrong_decay),
+    Cause("loss-scale", _STEPS, _loss_scale, _say_loss_scale),
+    Cause("small-gradients", _STEPS, _damped_steps, _say_damped_steps),
+    Cause("attention-not-scaled", _SYMPTOMS, _attention, _say_attention),
+    Cause("shrinking-input", _SYMPTOMS, _small_inputs, _say_small_inputs),
+    Cause("shrinking-gradient", _SYMPTOMS, _small_output_gradients, _say_small_output_gradients),
+    Cause("shrinking-output", _SYMPTOMS, _small_changes, _say_small_changes),
+    Cause("unscaled-branches", _SYMPTOMS, _growing_branches, _say_growing_branches),
+    Cause("readout-not-scaled", _SYMPTOMS, _growing_readout, _say_growing_readout),
+    Cause("growing-activations", _SYMPTOMS, _anything, _say_growing_activations),
 )
 
 
 def likely_causes(judgements: Sequence[Judgement], context: Context) -> list[str]:
     """Return the likely causes of all failures, each with its code at the end."""
     failed = [line for line in judgements if line.verdict == Verdict.FAIL]
-    causes = _first(EVERYWHERE, failed, context) + _all(FROZEN, failed, context)
-    if not causes:
-        causes = _all(OF_TENSORS, failed, context)
-    if not causes and failed:
-        causes = _first(OF_ACTIVATIONS, failed, context)
-    return list(dict.fromkeys(causes))
-
-
-def _all(table: Sequence[Cause], failed: Sequence[Judgement], context: Context) -> list[str]:
-    causes = []
-    for cause in table:
-        for text in cause.explain(failed, context):
-            causes.append(with_code(text, cause.code))
-    return causes
-
-
-def _first(table: Sequence[Cause], failed: Sequence[Judgement], context: Context) -> list[str]:
-    for cause in table:
-        texts = _all([cause], failed, context)
-        if texts:
-            return texts
+    if not failed:
+        return []
+    for scope in Scope:
+        causes = _apply(scope, failed, context)
+        if scope == Scope.EVERYTHING and causes:
+            causes += [cause for cause in _apply_frozen(failed, context) if cause not in causes]
+        if causes:
+            return list(dict.fromkeys(causes))
     return []
+
+
+def _apply(scope: Scope, failed: Failed, context: Context) -> list[str]:
+    """Return the sentences of the causes of one scope: of all, or of the first that applies."""
+    texts = []
+    for cause in TABLE:
+        if cause.scope != scope:
+            continue
+        lines = cause.condition(failed, context)
+        if not lines:
+            continue
+        texts += [with_code(text, cause.code) for text in cause.sentence(lines, context)]
+        if scope != Scope.TENSORS:
+            return texts
+    return texts
+
+
+def _apply_frozen(failed: Failed, context: Context) -> list[str]:
+    """Return the sentences about frozen tensors: no other cause explains these."""
+    frozen = _frozen_tensors(failed, context)
+    return [with_code(text, "frozen-tensor") for text in _say_frozen_tensors(frozen, context)]

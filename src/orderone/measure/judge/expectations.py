@@ -1,6 +1,6 @@
 """Expected exponents of every module and tensor, from theory and from other measurements.
 
-`TheoryExpectations` takes sizes of weights, gradients and updates from the plan, tensor by tensor:
+`Theory` takes sizes of weights, gradients and updates from the plan, tensor by tensor:
 it sets initial sizes and learning rates. Sizes of activations follow from `theory.exponents.rms`,
 by the role of the module that computes them, in the network of Stratos, "Scale-Invariant
 Parameterizations". A plan may write the same network in another gauge (a
@@ -12,21 +12,28 @@ grow no faster than the bound; smaller exponents are reported as SHRINKS. For ra
 initialization and for updates of weights, theory predicts the exponent itself: deviations on both
 sides count.
 
-`AdjustedExpectations` corrects these by other measurements of the same runs. The output of a matrix
-is judged relative to its input, and attention scores relative to queries and keys.
+`Expectations` corrects these by other measurements of the same runs, one method for each row of the
+table in `quantities`. The output of a matrix is judged relative to its input, and attention scores
+relative to queries and keys.
+
+Missing alignment makes a change smaller than its bound, by at most half a power: a sum of n terms
+is at least n^1/2 times one of them. It is measured, layer by layer. So changes, inputs of matrices,
+scores and gradients also have a lower end. Readouts inside the network lower it: they start with
+n^-1/2, and so does what follows from them.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from orderone.core.roles import Role
-from orderone.measure.judge.verdict import BOUNDARY, UNKNOWN, Expected
-from orderone.measure.observations import StudyResult
-from orderone.measure.runs import SAME
-from orderone.observe.quantities import OF_TENSORS, UPDATES, Quantity
+from orderone.core.roles import MATRIX_ROLES, Role
+from orderone.measure.fit import Fit, fit_exponents
+from orderone.measure.judge.thresholds import BOUNDARY, LEAST_GROWTH, MISSING_ALIGNMENT
+from orderone.measure.judge.verdict import UNKNOWN, Expected
+from orderone.measure.observations import RunKey, StudyResult
+from orderone.observe.quantities import OF_TENSORS, Quantity
 from orderone.optimizers.table import record_named
 from orderone.planning.counterparts import stack_of
 from orderone.theory.exponents import Parameterization, UpdateLaw, rms
@@ -41,7 +48,8 @@ LAYERS: dict[str, int] = {
     Role.HIDDEN: DEPTH + 1,
     Role.READOUT: DEPTH + 2,
 }
-LEVEL = 0.1  # smaller exponents mean that a quantity does not depend on the size
+FEWEST = 3  # tensors with a common excess
+ATTENTION = "attention"  # role of the lines about scores
 CONFIDENCE = 0.99  # any value will do: only the exponents of these fits are used
 
 
@@ -49,7 +57,7 @@ CONFIDENCE = 0.99  # any value will do: only the exponents of these fits are use
 
 
 @dataclass(frozen=True)
-class TheoryExpectations:
+class Theory:
     """Exponents that one rule predicts, from the plans of the smallest and the largest model."""
 
     parameterization: Parameterization
@@ -59,7 +67,9 @@ class TheoryExpectations:
     ratio: float  # largest size divided by the smallest
     same_output: Mapping[str, str]  # module -> the module whose output it returns
     grows: Callable[[str], bool]  # True if a module's output has more entries in a larger model
+    order: tuple[str, ...]  # modules, as their calls end
     key: Callable[[str], str]  # the common name of a layer in both models
+    code_power: Callable[[str], float]  # power of the size that multiplies a product in the code
     in_depth: bool = False  # the models differ in depth: the residual stream is of order one
 
     def expect(self, name: str, quantity: Quantity) -> Expected:
@@ -78,7 +88,7 @@ class TheoryExpectations:
         small = {self.key(row.name): row for row in self.small.rows}
         return {self.key(row.name): (small[self.key(row.name)], row) for row in self.large.rows}
 
-    def _exponent(self, name: str, value: "Callable[[Row], float | None]") -> float:
+    def exponent(self, name: str, value: "Callable[[Row], float | None]") -> float:
         """Return the exponent of a value that the plans set for a tensor."""
         small, large = self.rows[name]
         return self._power(value(small), value(large))
@@ -90,57 +100,27 @@ class TheoryExpectations:
 
     def _expect_of_tensor(self, name: str, quantity: Quantity) -> Expected:
         row = self.rows[name][1]
-        if quantity == Quantity.PENALTY:
-            # penalty and gradient are normalized together: the penalty must not dominate
-            return Expected(bound=0.0, role=row.role)
         if quantity == Quantity.WEIGHT:
             exponent = self._weight(name)
         elif quantity == Quantity.GRADIENT:
             exponent = self._gradient(name)
-        elif quantity == Quantity.DECAY:
-            exponent = 0.0  # a step shrinks a weight by the same fraction at every size
-        elif quantity == Quantity.UPDATE:
-            exponent = self._update(name)
         else:
-            exponent = self._relative_update(name)
+            exponent = 0.0  # a step shrinks a weight by the same fraction at every size
         is_gradient = quantity == Quantity.GRADIENT
-        update_law = record_named(row.optimizer).update_law
-        follows_gradient = update_law.gradient > 0 and quantity in UPDATES
         return Expected(
-            exponent,
-            two_sided=True,
-            role=row.role,
-            rough=is_gradient or follows_gradient,
+            exponent, two_sided=True, role=row.role, rough=is_gradient, soft=is_gradient
         )
 
     def _weight(self, name: str) -> float:
         row = self.rows[name][1]
-        if row.role == Role.FIXED and row.constant is None:
+        if row.role == Role.FIXED and row.constant is None and not self.in_depth:
             return UNKNOWN  # the model's code initializes it
-        return self._exponent(name, _initial_size)
+        return self.exponent(name, _initial_size)
 
     def _gradient(self, name: str) -> float:
         if self.rows[name][1].role == Role.FIXED:
             return UNKNOWN
-        return self._exponent(name, lambda row: row.rms(lambda part: part.factors.gradient))
-
-    def _update(self, name: str) -> float:
-        """Return the exponent of one step of the tensor's optimizer (Eq. 12 of Stratos)."""
-        rate = self._exponent(name, lambda row: row.rms(lambda part: part.lr))
-        update_law = record_named(self.rows[name][1].optimizer).update_law
-        if update_law.spectral:  # the size of entries depends on the rank of the gradient
-            return UNKNOWN
-        if update_law.gradient:
-            rate += update_law.gradient * self._gradient(name)
-        if update_law.weight:
-            rate += update_law.weight * self._exponent(name, _initial_size)
-        return rate
-
-    def _relative_update(self, name: str) -> float:
-        row = self.rows[name][1]
-        if row.role in (Role.VECTOR, Role.FIXED) and row.constant is None:
-            return UNKNOWN  # initial biases are arbitrary: torch's shrink with the width
-        return self._update(name) - self._exponent(name, _initial_size)
+        return self.exponent(name, lambda row: row.rms(lambda part: part.factors.gradient))
 
     # --- modules ----------------------------------------------------------------------------------
 
@@ -201,7 +181,7 @@ class TheoryExpectations:
         implied = UNKNOWN
         role = ""
         if weight:
-            implied = self._exponent(weight, lambda row: row.initial_growth)
+            implied = self.exponent(weight, lambda row: row.initial_growth)
             role = self.rows[weight][1].group
         known = not math.isnan(implied)
         bound = 0.0
@@ -236,7 +216,8 @@ class TheoryExpectations:
             gauge_of = weight or ""
 
         if quantity == Quantity.OUTPUT_GRADIENT:
-            return Expected(self._sizes[f"h'{layer}"] - gauge_shift, two_sided=True, role=role)
+            gradient = self._sizes[f"h'{layer}"] - gauge_shift
+            return Expected(bound=gradient, role=role, soft=True)
         if quantity == Quantity.CHANGE:
             change = self._sizes[f"Δh{layer}"]
             if role == Role.VECTOR:  # a normalized output cannot change by more than its size
@@ -248,19 +229,56 @@ class TheoryExpectations:
         """Return the layer of Stratos's network that a module with this role corresponds to."""
         if role in LAYERS:
             return LAYERS[role]
-        if self.grows(module):
-            return LAYERS[Role.HIDDEN]
-        return LAYERS[Role.READOUT]
+        if not self.grows(module):
+            return LAYERS[Role.READOUT]
+        if self._preceding_role(module) == Role.EMBEDDING:
+            return LAYERS[Role.EMBEDDING]
+        return LAYERS[Role.HIDDEN]
+
+    def _preceding_role(self, module: str) -> str:
+        """Return the role of the last matrix before the end of a module's call."""
+        if module not in self.order:
+            return ""
+        for earlier in reversed(self.order[: self.order.index(module)]):
+            if earlier in self._weights:
+                role = self._role(self._weights[earlier], earlier)
+                if role != Role.VECTOR:
+                    return role
+        return ""
+
+    def weight_of(self, module: str) -> str:
+        """Return the tensor that computes a module's output; empty if there is none."""
+        return self._weights.get(self._maker(module), "")
+
+    def modules(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each module that applies a tensor, with the tensor and its role there."""
+        for module, weight in self._weights.items():
+            yield module, weight, self._role(weight, module)
+
+    def gauge_power(self, weight: str) -> float:
+        """Return the absolute power of all multipliers of a tensor: in the code, or for a tie."""
+        power = 0.0
+        for value in (lambda row: row.factors.gauge, lambda row: row.multiplier):
+            exponent = self.exponent(weight, value)
+            if not math.isnan(exponent):
+                power += abs(exponent)
+        return power + abs(self._tied_power(weight))
+
+    def _tied_power(self, weight: str) -> float:
+        """Return the power of the multiplier in the code of a tied readout."""
+        if len(self.rows[weight][1].uses) > 1:
+            return self.code_power(weight)
+        return 0.0
 
     def forward_multiplier(self, module: str) -> float:
         """Return the power of the multiplier in the forward code, before or after a readout."""
         weight = self._weights.get(self._maker(module))
         if not weight:
             return 0.0
-        power = self._exponent(weight, lambda row: row.factors.gauge)
+        power = self.exponent(weight, lambda row: row.factors.gauge)
         if math.isnan(power):
-            return 0.0
-        return power
+            power = 0.0
+        return power or self._tied_power(weight)
 
     def _role(self, weight: str, module: str) -> str:
         """Return the role that the tensor has in this module.
@@ -296,71 +314,220 @@ def _parents(module: str) -> Iterator[str]:
         yield module
 
 
-# --- adjusted by measurements ---------------------------------------------------------------------
+# --- corrected by measurements --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class AdjustedExpectations:
-    """Expectations for the lines of one study."""
+class Expectations:
+    """Expectations for the lines of one study, one method for each row of `quantities`."""
 
     study: StudyResult
-    _measured: dict[Quantity, dict[str, float]] = field(  # cache of `measured_exponents`
+    # power t of a multiplier n^-t that was not read from the forward code, by tensor
+    gauges: dict[str, float] = field(default_factory=dict, compare=False)
+    _fits: dict[tuple[Quantity, int], dict[str, Fit]] = field(  # cache of `fits`
         default_factory=dict, repr=False, compare=False
     )
 
-    def expect(self, name: str, quantity: Quantity, step: int) -> Expected | None:
-        """Return the expected exponent, or None where there is nothing to judge."""
-        study = self.study
-        is_activation = quantity in (Quantity.OUTPUT, Quantity.CHANGE)
-        if study.has_user_optimizer and study.axis == "depth" and is_activation:
-            # there may be multipliers after the branches: everything is of order one at most
-            return Expected(bound=0.0)
+    # --- modules ----------------------------------------------------------------------------------
+
+    def output_at_start(self, name: str, step: int) -> Expected | None:
+        """Expect a random sum: the initial sizes of the tensor and of its input."""
+        expected = self._of_activation(name, Quantity.OUTPUT)
+        if self.theory is None or not expected.two_sided:
+            return expected
+        return self._relative_to_input(name, expected)
+
+    def output_later(self, name: str, step: int) -> Expected | None:
+        """Expect at most the larger one of the initial output and of its change."""
+        expected = self._of_activation(name, Quantity.OUTPUT)
         if self.theory is None:
-            if quantity in (*OF_TENSORS, Quantity.OUTPUT_GRADIENT):
-                return None
-            return Expected(0.0, bound=0.0)
-        if quantity in OF_TENSORS and name not in self.theory.rows:
+            return expected
+        change = self._of_activation(name, Quantity.CHANGE)
+        exponent = _larger(expected.exponent, change.exponent)
+        return replace(expected, exponent=exponent, two_sided=False)
+
+    def change(self, name: str, step: int) -> Expected | None:
+        """Expect at most full alignment, and at least the measured one."""
+        expected = self._of_activation(name, Quantity.CHANGE)
+        if self.theory is None or not self._has_lower_ends or step < self.study.observations.steps:
+            return expected
+        weight = self.theory.weight_of(name)
+        if name and not weight:
+            return expected
+        largest = min(_or_zero(expected.exponent), expected.bound) - self._multiplied(weight)
+        least = largest - self.missing_alignment(name) - self._fading - self._small_gradients
+        return replace(expected, least=least)
+
+    def _multiplied(self, weight: str) -> float:
+        """Return the absolute power of all multipliers of a tensor, read or not."""
+        if not weight:
+            return 0.0
+        assert self.theory is not None
+        return self.theory.gauge_power(weight) + abs(self.gauges.get(weight, 0.0))
+
+    def input_at_start(self, name: str, step: int) -> Expected | None:
+        """Expect inputs of order one: otherwise the layer learns less in large models."""
+        if self.theory is None or not self._has_lower_ends:
             return None
-        if quantity == Quantity.SCORE_CHANGE:
-            if study.axis == "depth":
-                return Expected(bound=0.0, role="attention")
-            return Expected(self._score_growth, bound=0.0, role="attention")
+        weight = self.theory.weight_of(name)
+        if not weight or self.theory.same_output.get(name):
+            return None
+        role = self.theory.expect(name, Quantity.CHANGE).role
+        if role not in (Role.HIDDEN, Role.READOUT):
+            return None
+        least = -self._fading - self._multiplied(weight)
+        last = self.fits(Quantity.INPUT, self.study.observations.steps).get(name)
+        if last is not None and not last.exponent < least - BOUNDARY:
+            least = -math.inf  # training makes it of order one
+        return Expected(0.0, least=least, role=role)
 
-        if quantity == Quantity.UPDATE and study.has_user_optimizer:
-            expected = self._update_in_unknown_gauge(name)
-            if expected is None:
-                return None
-        else:
-            expected = self._predicted(name, quantity)
+    def output_gradient(self, name: str, step: int) -> Expected | None:
+        """Expect the gradient of the rule, and half a power less without alignment."""
+        if self.theory is None or self.study.axis == "depth":
+            return None
+        expected = self._of_activation(name, Quantity.OUTPUT_GRADIENT)
+        if name == "" and self.follows_gradients and not self.grows(name):
+            return replace(expected, exponent=expected.bound, two_sided=True, soft=False)
+        weight = self.theory.weight_of(name)
+        if not self._has_lower_ends or not weight:
+            return expected
+        least = expected.bound - MISSING_ALIGNMENT - self._fading - self._multiplied(weight)
+        last = self.fits(Quantity.OUTPUT_GRADIENT, self.study.observations.steps - 1).get(name)
+        if last is not None and not last.exponent < least - BOUNDARY:
+            return expected
+        return replace(expected, least=least)
 
-        if quantity == Quantity.OUTPUT and step == 0 and expected.two_sided:
-            return self._relative_to_input(name, expected)
-        if quantity == Quantity.PENALTY:  # relative to the gradient, which may be too small
-            return replace(expected, bound=-self._gradient_deficit(name))
-        if expected.rough and quantity != Quantity.GRADIENT:
-            return self._relative_to_gradient(name, quantity, expected)
-        if quantity == Quantity.OUTPUT and step > 0:  # the change has only an upper bound
-            change = self._predicted(name, Quantity.CHANGE)
-            exponent = _larger(expected.exponent, change.exponent)
-            return replace(expected, exponent=exponent, two_sided=False)
-        return expected
+    def scores(self, name: str, step: int) -> Expected | None:
+        """Expect scores of order one, or those of random queries and keys in growing heads."""
+        study = self.study
+        if self.theory is None or study.axis == "depth" or study.family is None:
+            return None
+        entries = {m.entries for m in study.observations.at(name, Quantity.SCORES, 0).values()}
+        growth = self._head_growth
+        if not growth and (len(entries) == 1 or study.family.facts.pair is None):
+            return None  # another softmax than that of attention, or unknown heads
+        if growth:
+            return Expected(-growth / 2, least=-growth / 2 - self._fading, role=ATTENTION)
+        if self._fading:
+            return Expected(0.0, least=-self._fading, role=ATTENTION)
+        return Expected(0.0, two_sided=True, role=ATTENTION)
+
+    def score_change(self, name: str, step: int) -> Expected | None:
+        """Expect at most aligned queries and keys."""
+        if self.theory is None or self.study.axis == "depth":
+            return Expected(0.0 if self.theory is None else UNKNOWN, bound=0.0, role=ATTENTION)
+        expected = Expected(self._score_growth, bound=0.0, role=ATTENTION)
+        if not self._has_lower_ends or step < self.study.observations.steps:
+            return expected
+        least = -MISSING_ALIGNMENT - self._head_growth / 2 - self._fading - self._small_gradients
+        return replace(expected, least=least)
+
+    # --- tensors ----------------------------------------------------------------------------------
+
+    def weight(self, name: str, step: int) -> Expected | None:
+        """Expect the initial size in the plan. `settings` judges models of unknown gauge."""
+        if self.theory is None or self.study.has_user_optimizer or name not in self.theory.rows:
+            return None
+        return self.theory.expect(name, Quantity.WEIGHT)
+
+    def gradient(self, name: str, step: int) -> Expected | None:
+        """Expect the gradient of the rule; this is a witness only."""
+        if self.theory is None or name not in self.theory.rows:
+            return None
+        return self.theory.expect(name, Quantity.GRADIENT)
+
+    def decay(self, name: str, step: int) -> Expected | None:
+        """Expect that a step shrinks a weight by the same fraction at every size."""
+        if self.theory is None or name not in self.theory.rows:
+            return None
+        return self.theory.expect(name, Quantity.DECAY)
+
+    def update(self, name: str, step: int) -> Expected | None:
+        """Expect what the learning rate, the gradient and the weights imply.
+
+        Whether the learning rate itself is right is judged in `settings`.
+        """
+        if self.theory is None or name not in self.theory.rows:
+            return None
+        row = self.theory.rows[name][1]
+        law = record_named(row.optimizer).update_law
+        if law.spectral:
+            return None  # the size of entries depends on the rank of the gradient
+        starts = self.study.observations.at(name, Quantity.WEIGHT, 0).values()
+        if law.weight and any(moments.rms == 0 for moments in starts):
+            return None  # steps that are relative to zero depend on eps, and then on earlier steps
+        implied = self._implied_updates(name, step, row)
+        if len(implied) < 3 or min(implied.values()) <= 0:
+            return None
+        (fit,) = fit_exponents(
+            [size for size, _ in implied], [list(implied.values())], confidence=CONFIDENCE
+        )
+        return Expected(fit.exponent, two_sided=True, role=row.role)
+
+    def _implied_updates(self, name: str, step: int, row: "Row") -> dict[RunKey, float]:
+        """Return the size of an update in each run: lr |g|^gradient |W|^weight, and decay."""
+        observations = self.study.observations
+        law = record_named(row.optimizer).update_law
+        gradients = observations.at(name, Quantity.GRADIENT, step)
+        weights = observations.at(name, Quantity.WEIGHT, step)
+        in_rows = row.rms(lambda part: part.lr) / row.lr if row.lr and row.row_settings else 1.0
+        sizes: dict[RunKey, float] = {}
+        for run in observations.complete:
+            key = (run.size, run.seed)
+            if step >= len(run.rates) or key not in gradients or key not in weights:
+                continue
+            rates = [rate for raw, rate in run.rates[step].items() if observations.key(raw) == name]
+            if not rates:
+                continue
+            rate = math.sqrt(sum(rate * rate for rate in rates) / len(rates))
+            weight = weights[key].rms
+            size = in_rows * gradients[key].rms ** float(law.gradient)
+            settings = {}
+            for raw, numbers in run.settings.items():
+                if observations.key(raw) == name:
+                    settings = numbers
+            size *= weight ** float(law.weight)
+            sizes[key] = rate * math.hypot(size, settings.get("weight_decay", 0.0) * weight)
+        return sizes
+
+    def clipped_gradients(self) -> float:
+        """Return the common excess of gradients over output gradient times input.
+
+        It is 0 where the size of updates does not depend on that of gradients.
+        """
+        if self.theory is None or not self.follows_gradients:
+            return 0.0
+        gradients = self.measured_exponents(Quantity.GRADIENT)
+        arriving = self.measured_exponents(Quantity.OUTPUT_GRADIENT)
+        inputs = self.measured_exponents(Quantity.INPUT)
+        excess = []
+        for module, weight, role in self.theory.modules():
+            known = weight in gradients and module in arriving and module in inputs
+            if known and role in MATRIX_ROLES and len(self.theory.rows[weight][1].uses) == 1:
+                excess.append(gradients[weight] - arriving[module] - inputs[module])
+        return common_part(excess)
+
+    # --- theory -----------------------------------------------------------------------------------
 
     @cached_property
-    def theory(self) -> TheoryExpectations | None:
+    def theory(self) -> Theory | None:
         """Expectations of theory; None where there is no plan, no growth or no run."""
         study = self.study
         if study.family is None or study.no_growth or not study.observations.runs:
             return None
         request = study.family.request
-        return TheoryExpectations(
+        facts = study.family.facts
+        return Theory(
             parameterization=request.parameterization(request.algorithm.law),
             optimizer_law=request.algorithm.law,
             small=study.plans[study.sizes[0]],
             large=study.plans[study.sizes[-1]],
             ratio=study.sizes[-1] / study.sizes[0],
             same_output=self.same_output,
-            grows=self._grows,
+            grows=self.grows,
+            order=tuple(study.observations.names(Quantity.OUTPUT)),
             key=study.observations.key,
+            code_power=lambda tensor: facts.power(tensor, "matrix"),
             in_depth=study.axis == "depth",
         )
 
@@ -371,12 +538,37 @@ class AdjustedExpectations:
         modules = self.study.observations.runs[0].same_output
         return {key(module): key(maker) for module, maker in modules.items()}
 
-    def _grows(self, module: str) -> bool:
+    def grows(self, module: str) -> bool:
         """Return whether the output has more entries in a larger model; depth adds no entries."""
         if self.study.axis == "depth":
             return True
         sizes = self.study.observations.at(module, Quantity.OUTPUT, 0)
         return len({moments.entries for moments in sizes.values()}) > 1
+
+    def _of_activation(self, name: str, quantity: Quantity) -> Expected:
+        """Return the prediction of theory; for outputs of a readout, with its multiplier.
+
+        The gradient of the readout's output shows whether the multiplier comes before or after it.
+        """
+        in_depth = self.study.axis == "depth"
+        margin = BOUNDARY
+        if in_depth and self.study.depth_rule is None:
+            margin = LEAST_GROWTH
+        if self.theory is None:
+            return Expected(0.0, bound=0.0, margin=margin)
+        if self.study.has_user_optimizer and in_depth:
+            # there may be multipliers after the branches: everything is of order one at most
+            return Expected(bound=0.0, margin=margin)
+        expected = replace(self.theory.expect(name, quantity), margin=margin)
+        if expected.role != Role.READOUT or in_depth:
+            return expected
+        power = self.theory.forward_multiplier(name)
+        measured = self.measured_exponents(Quantity.OUTPUT_GRADIENT).get(name, math.nan)
+        if not power or not abs(measured - power) < abs(measured):
+            return expected
+        if quantity != Quantity.OUTPUT_GRADIENT:
+            power = -power
+        return replace(expected, exponent=expected.exponent + power, bound=expected.bound + power)
 
     # --- corrections ------------------------------------------------------------------------------
 
@@ -396,85 +588,101 @@ class AdjustedExpectations:
         if self.study.has_user_optimizer:
             # the gauge is not known: there may be a multiplier between input and output
             return replace(expected, two_sided=expected.role == Role.READOUT)
-        return replace(expected, exponent=expected.exponent + self._input(maker))
+        size = self._input(maker)
+        # biases may dominate if the input shrinks, which is judged by itself
+        return replace(
+            expected, exponent=expected.exponent + size, two_sided=size > -BOUNDARY, bound=math.inf
+        )
 
-    def _predicted(self, name: str, quantity: Quantity) -> Expected:
-        """Return the prediction of theory; for outputs of a readout, with its multiplier.
+    @property
+    def _has_lower_ends(self) -> bool:
+        """Whether small sizes can be judged.
 
-        The gradient of the readout's output shows whether the multiplier comes before or after it.
+        Not in depth, not if the first steps do not follow the law of the optimizer, and not for
+        rules that let changes shrink.
         """
-        assert self.theory is not None  # `expect` has checked it
-        expected = self.theory.expect(name, quantity)
-        is_module = quantity not in OF_TENSORS
-        if expected.role != Role.READOUT or not is_module or self.study.axis == "depth":
-            return expected
-        power = self.theory.forward_multiplier(name)
-        measured = self.measured_exponents(Quantity.OUTPUT_GRADIENT).get(name, math.nan)
-        if not power or not abs(measured - power) < abs(measured):
-            return expected
-        if quantity != Quantity.OUTPUT_GRADIENT:
-            power = -power
-        return replace(expected, exponent=expected.exponent + power, bound=expected.bound + power)
+        study = self.study
+        if study.axis == "depth" or study.first_step or self.theory is None:
+            return False
+        return not study.observations.complete[0].ended
 
-    def _relative_to_gradient(self, name: str, quantity: Quantity, expected: Expected) -> Expected:
-        """Correct updates of SGD for small gradients.
+    def missing_alignment(self, name: str) -> float:
+        """Return the power by which missing alignment reduces the change of a module.
 
-        Any exponent between the predicted one and that of the small gradient counts as predicted.
+        Updates and inputs of this layer count, or those of all layers of its role. Where nothing
+        was measured, it is the largest possible one.
         """
-        predicted = expected.exponent
-        least = predicted + self._gradient_deficit(name)
-        measured = self.measured_exponents(quantity).get(name, predicted)
-        return replace(expected, exponent=min(max(measured, least), predicted))
+        if self._alignment is None:
+            return MISSING_ALIGNMENT
+        module = self.same_output.get(name, name)
+        alpha = self._alignment.by_module.get(module)
+        if alpha is None:
+            role = Role.READOUT if not self.grows(name) else Role.HIDDEN
+            alpha = self._alignment.by_role.get(role)
+        if alpha is None or math.isnan(alpha):
+            return MISSING_ALIGNMENT
+        return min(MISSING_ALIGNMENT, max(0.0, 1 - alpha))
 
-    def _gradient_deficit(self, name: str) -> float:
-        """Return the power (<= 0) by which the gradient is smaller than predicted.
-
-        Bottlenecks and attention that is still uniform make gradients small. This counts only if
-        the learning rate scales as the rule requires. With the user's own optimizer, at most n^-1/2
-        is accepted as a small gradient; more could be a multiplier in the code.
-        """
-        assert self.theory is not None
-        predicted = self.theory.expect(name, Quantity.GRADIENT).exponent
-        deficit = self.measured_exponents(Quantity.GRADIENT).get(name, math.nan) - predicted
-        if math.isnan(deficit):
-            return 0.0
-        if not self.study.has_user_optimizer:
-            return min(0.0, deficit)
-        if not self.rate_is_right(name):
-            return 0.0
-        return min(0.0, max(deficit, -0.5))
-
-    def _update_in_unknown_gauge(self, name: str) -> Expected | None:
-        """Return the expected update if the gauge can be inferred, else None.
-
-        A bias has the gauge of the output that it is added to, if that output has the right size. A
-        vector that starts random and of order one (a table of positions) has no multiplier.
-        """
-        assert self.theory is not None
-        row = self.theory.rows[name][1]
-        starts_at_random = row.role == Role.VECTOR and row.constant is None
-        if (
-            starts_at_random
-            and abs(self.measured_exponents(Quantity.WEIGHT).get(name, 1.0)) < LEVEL
-        ):
-            return self.theory.expect(name, Quantity.UPDATE)
-        module, _, tensor = name.rpartition(".")
-        output = self.theory.expect(module, Quantity.OUTPUT)
-        measured = self.measured_exponents(Quantity.OUTPUT).get(module)
-        if tensor != "bias" or measured is None or not output.two_sided:
+    @cached_property
+    def _alignment(self) -> "_Alignment | None":
+        measured = self.study.observations.alignment({})
+        if measured is None or measured.exponents.empty:
             return None
-        if not abs(measured - output.exponent) < BOUNDARY:
-            return None
-        return self.theory.expect(name, Quantity.UPDATE)
+        by_module = {}
+        for row in measured.layer_rows:
+            if row["quantity"] == "alpha":
+                by_module[row["module"]] = row["exponent"]
+        by_role = {}
+        for row in measured.role_rows:
+            if row["quantity"] == "alpha":
+                by_role[row["role"]] = row["exponent"]
+        return _Alignment(by_module, by_role)
+
+    @cached_property
+    def interior_readouts(self) -> frozenset[str]:
+        """Modules with a readout whose output goes on into the network.
+
+        The gradient of a model's output does not depend on the width. That of an inner number is a
+        sum over the next layer, and starts smaller.
+        """
+        if self.theory is None:
+            return frozenset()
+        gradients = self.measured_exponents(Quantity.OUTPUT_GRADIENT)
+        interior = set()
+        for module, weight, role in self.theory.modules():
+            power = self.theory.gauge_power(weight)
+            if role == Role.READOUT and not gradients.get(module, -1.0) > -BOUNDARY - power:
+                interior.add(module)
+        return frozenset(interior)
+
+    @property
+    def _fading(self) -> float:
+        """Power by which readouts inside the network make what follows from them smaller."""
+        return MISSING_ALIGNMENT * min(2, len(self.interior_readouts))
+
+    @cached_property
+    def follows_gradients(self) -> bool:
+        """Whether the size of updates follows that of gradients, as with SGD."""
+        assert self.study.family is not None
+        return self.study.family.request.algorithm.update_law.gradient > 0
+
+    @property
+    def _small_gradients(self) -> float:
+        """Power by which bottlenecks and uniform attention may reduce the steps of SGD."""
+        return MISSING_ALIGNMENT if self.follows_gradients else 0.0
 
     # --- measurements -----------------------------------------------------------------------------
 
+    def fits(self, quantity: Quantity, step: int) -> dict[str, Fit]:
+        """Return the fits of a quantity at one step, by module or tensor."""
+        if (quantity, step) not in self._fits:
+            fits = self.study.observations.fits([(quantity, step)], CONFIDENCE)
+            self._fits[quantity, step] = {name: fit for (name, _, _), fit in fits}
+        return self._fits[quantity, step]
+
     def measured_exponents(self, quantity: Quantity) -> dict[str, float]:
         """Return the exponents measured at initialization, by module or tensor."""
-        if quantity not in self._measured:
-            fits = self.study.observations.fits([(quantity, 0)], CONFIDENCE)
-            self._measured[quantity] = {name: fit.exponent for (name, _, _), fit in fits}
-        return self._measured[quantity]
+        return {name: fit.exponent for name, fit in self.fits(quantity, 0).items()}
 
     def _input(self, module: str) -> float:
         """Return the exponent of a module's input, before a multiplier of the plan."""
@@ -490,6 +698,16 @@ class AdjustedExpectations:
             if multiplier.module == module and multiplier.side == "input":
                 product *= multiplier.value
         return product
+
+    @cached_property
+    def _head_growth(self) -> float:
+        """The power of the size by which heads grow; 0 if only their number grows."""
+        study = self.study
+        assert study.family is not None
+        growths = [0.0]
+        for score in study.family.facts.scores:
+            growths.append(math.log(score.head_growth) / math.log(study.sizes[-1] / study.sizes[0]))
+        return max(growths)
 
     @cached_property
     def _score_growth(self) -> float:
@@ -527,21 +745,12 @@ class AdjustedExpectations:
                     return math.log(factor) / math.log(study.sizes[-1] / study.sizes[0])
         return 0.0
 
-    def rate_is_right(self, name: str) -> bool:
-        """Return whether a tensor's learning rates scale over the sizes as those of the rule do."""
-        study = self.study
-        rates: dict[int, float] = {}
-        for run in study.observations.runs:
-            if run.rates and run.rates[0].get(name):
-                rates[run.size] = run.rates[0][name]
-        factors = []
-        for size, rate in rates.items():
-            if size not in study.plans:
-                continue
-            planned = {row.name: row.lr for row in study.plans[size].rows}.get(name)
-            if planned:
-                factors.append(rate / planned)
-        return len(factors) > 1 and max(factors) <= (1 + SAME) * min(factors)
+
+class _Alignment(NamedTuple):
+    """Measured alignment of updates with inputs."""
+
+    by_module: dict[str, float]
+    by_role: dict[str, float]
 
 
 def _mean_exponent(outputs: dict[str, float], tensors: tuple[str, ...]) -> float:
@@ -558,3 +767,14 @@ def _larger(first: float, second: float) -> float:
     if math.isnan(first) or math.isnan(second):
         return math.nan
     return max(first, second)
+
+
+def common_part(excess: list[float]) -> float:
+    """Return the number of smallest absolute value, if all have the same sign; otherwise 0."""
+    if len(excess) < FEWEST or min(excess) < 0 < max(excess):
+        return 0.0
+    return min(excess, key=abs)
+
+
+def _or_zero(exponent: float) -> float:
+    return 0.0 if math.isnan(exponent) else exponent

@@ -8,11 +8,14 @@ Exponents of theory are multiples of one half, and a mistake changes them by one
     Bound   PASS if the exponent is at most bound + 0.25, the interval ends below bound + 0.5, and
             the exponent is at most 0.25 below the prediction (otherwise SHRINKS). FAIL if the whole
             interval is above bound + 0.25.
+            A bound may have a lower end, the smallest exponent that measured alignment explains:
+            FAIL if the whole interval is more than 0.25 below it.
     Bound that the rule itself exceeds by more than 0.25
             FAIL if the interval is above the bound and the exponent more than 0.1 above it.
 
 Anything else is UNCLEAR (inconclusive): more seeds, or sizes further apart, will decide. So is a
-FAIL with an interval wider than 1.5, and a FAIL of a gradient.
+FAIL with an interval wider than 1.5, and a FAIL of a quantity that is a witness only (`soft`).
+The numbers are in `thresholds`.
 """
 
 import math
@@ -22,15 +25,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from orderone.measure.fit import Fit
+from orderone.measure.judge.thresholds import BOUNDARY, LEAST_GROWTH, NEXT, ROUGH, WIDE
 from orderone.observe.quantities import Quantity
 
-BOUNDARY = 0.25  # half the distance between neighbouring exponents of theory, 0 and 1/2
-NEXT = 0.5  # the next exponent of theory
-ROUGH = 0.6  # used instead of BOUNDARY where theory gives a rough value only
-LEAST_GROWTH = 0.1  # smallest excess over a bound that counts as growth
-WIDE = 1.5  # an interval wider than this decides nothing
-# never FAIL: the size of a gradient matters only for SGD and for eps
-SOFT = (Quantity.GRADIENT, Quantity.OUTPUT_GRADIENT)
 SYMBOLS = {"width": "n", "depth": "L"}  # axis -> symbol of the size
 UNKNOWN = math.nan
 
@@ -54,6 +51,10 @@ class Reason(StrEnum):
     SCHEDULE = "schedule"
     SAME_SHAPES = "base equals target"
     PREDICTED_GROWTH = "predicted growth"  # the rule itself predicts growth
+    SHRINKS = "too small"  # smaller than missing alignment explains
+    # initial size and learning rate ignore a multiplier in the forward code; `bound` is its power
+    MULTIPLIER = "multiplier"
+    SETTING = "setting"  # a setting of the optimizer, known without measurement
     OTHER = ""
 
 
@@ -63,7 +64,11 @@ class Expected:
 
     exponent: float = UNKNOWN  # exponent that the rule predicts
     bound: float = math.inf  # the largest exponent that keeps everything of order one
+    # the smallest exponent that missing alignment explains; below it, something is divided
+    least: float = -math.inf
     two_sided: bool = False  # compare with `exponent` on both sides (a law), not with `bound`
+    margin: float = BOUNDARY  # largest excess over `bound`
+    soft: bool = False  # growth is no fault by itself: it is UNCLEAR instead of FAIL
     role: str = ""
     rough: bool = False  # derived from the size of gradients, which follow their law less closely
     # tensor into which the plan wrote a factor of another layer, so that this size is not of order
@@ -88,6 +93,7 @@ class Judgement:
     reason: Reason = Reason.OTHER
     # the largest exponent that keeps everything of order one; NaN where the prediction is a law
     bound: float = math.nan
+    least: float = -math.inf  # the smallest exponent that missing alignment explains
 
 
 class Finding(NamedTuple):
@@ -101,9 +107,7 @@ class Finding(NamedTuple):
 # --- the verdict on one fit -----------------------------------------------------------------------
 
 
-def verdict_on_fit(
-    fit: Fit, expected: Expected, quantity: Quantity, axis: str = "width"
-) -> Finding:
+def verdict_on_fit(fit: Fit, expected: Expected, axis: str = "width") -> Finding:
     """Return the verdict on a fitted exponent."""
     sized = _FitInWords(fit, axis)
     if expected.two_sided:
@@ -112,7 +116,7 @@ def verdict_on_fit(
         finding = _compare_with_bound(sized, expected)
     if finding.verdict == Verdict.FAIL and fit.high - fit.low > WIDE:
         return Finding(Verdict.UNCLEAR, sized.noisy)
-    if finding.verdict == Verdict.FAIL and quantity in SOFT:
+    if finding.verdict == Verdict.FAIL and expected.soft and finding.reason != Reason.SHRINKS:
         return Finding(Verdict.UNCLEAR, f"{finding.cause}; this matters only for SGD and eps")
     return finding
 
@@ -171,10 +175,16 @@ def _compare_with_bound(sized: _FitInWords, expected: Expected) -> Finding:
     bound = expected.bound
     if expected.exponent > bound + BOUNDARY:
         return _compare_with_predicted_growth(sized, expected)
-    if fit.low > bound + BOUNDARY:
+    if fit.low > bound + expected.margin:
         return Finding(Verdict.FAIL, f"grows: {sized.too_fast(bound)}")
-    if fit.exponent > bound + BOUNDARY or fit.high >= bound + NEXT:
+    if fit.exponent > bound + expected.margin or fit.high >= bound + NEXT:
         return Finding(Verdict.UNCLEAR, sized.noisy)
+    if fit.high < expected.least - BOUNDARY:
+        cause = (
+            f"shrinks by more than missing alignment explains: measured {sized.measured}, at least"
+            f" {sized.power(expected.least)} is expected"
+        )
+        return Finding(Verdict.FAIL, cause, Reason.SHRINKS)
     possible = min(expected.exponent, bound)
     if fit.exponent < possible - BOUNDARY:  # False where nothing is predicted (NaN)
         cause = (

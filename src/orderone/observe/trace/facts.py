@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 class Use:
     """A use of a parameter by an operation."""
 
-    kind: str  # matrix, lookup, convolution, gain, shift, other
+    # matrix, lookup, convolution, gain, shift, table (its entries become activations), other
+    kind: str
     # axes of the parameter that a matrix product or convolution sums over; None: unknown
     fan_in: tuple[int, ...] | None = None
 
@@ -61,3 +62,5 @@ class Trace:
     branches: tuple[Branch, ...]
     # by name of a matrix: gain and shift of a norm whose output only this matrix reads
     carriers: Mapping[str, tuple[str, ...]]
+    # names of lists of modules none of which reads the output of another: heads, experts
+    parallel: frozenset[str] = frozenset()

@@ -352,6 +352,43 @@ class Graph:
                     carriers[name] = names if is_the_same else ()
         return {name: names for name, names in carriers.items() if names}
 
+    def parallel_lists(self, used_at: Mapping[str, Sequence[int]]) -> frozenset[str]:
+        """Return the names of lists whose members do not read each other's outputs.
+
+        `used_at` has the steps in which each parameter is used. Members of a list have a number in
+        their names: `heads` for `heads.0.q.weight` and `heads.1.q.weight`.
+        """
+        members: dict[str, dict[str, list[int]]] = {}
+        for name, steps in used_at.items():
+            parts = name.split(".")
+            for position, part in enumerate(parts):
+                if part.isdigit():
+                    steps_by_member = members.setdefault(".".join(parts[:position]), {})
+                    steps_by_member.setdefault(part, []).extend(steps)
+        parallel: set[str] = set()
+        for list_name, steps_by_member in members.items():
+            if len(steps_by_member) > 1 and self._are_parallel(list(steps_by_member.values())):
+                parallel.add(list_name)
+        return frozenset(parallel)
+
+    def _are_parallel(self, members: Sequence[Sequence[int]]) -> bool:
+        used: list[int] = []  # bit masks of steps
+        before: list[int] = []
+        for steps in members:
+            mask = 0
+            ancestors = 0
+            for step in steps:
+                mask |= 1 << step
+                ancestors |= self.steps[step].ancestors
+            used.append(mask)
+            before.append(ancestors)
+        everywhere = 0
+        for mask in used:
+            everywhere |= mask
+        return all(
+            not ancestors & everywhere & ~mask for mask, ancestors in zip(used, before, strict=True)
+        )
+
     def _norm_before(self, step: Step) -> tuple[str, ...]:
         names: list[str] = []
         while len(step.parents) == 1 and len(self.children[step.parents[0]]) == 1:

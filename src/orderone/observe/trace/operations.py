@@ -21,6 +21,11 @@ LOOKUPS = {
 SOFTMAXES = {"_softmax", "_safe_softmax", "softmax"}
 ROOTS = {"rsqrt", "sqrt", "linalg_vector_norm", "norm", "std"}
 OVERWRITES = {"copy", "fill", "zero"}
+# Operations that put entries of several tensors side by side, or in place of each other.
+JOINS = {
+    *("cat", "stack", "where", "index_put", "_index_put_impl", "index_copy", "scatter"),
+    *("masked_scatter", "slice_scatter", "select_scatter", "copy"),
+}
 # Operations that are linear in their floating operands, or select entries of them. Views have no
 # entry: they share memory with their operand.
 LINEAR = {

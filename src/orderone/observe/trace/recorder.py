@@ -30,6 +30,7 @@ from orderone.observe.trace.graph import (
 )
 from orderone.observe.trace.operations import (
     CONTRACTIONS,
+    JOINS,
     LINEAR,
     LOOKUPS,
     OVERWRITES,
@@ -64,6 +65,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         scores=scores,
         branches=graph.branches(score_sums),
         carriers=graph.carriers(),
+        parallel=graph.parallel_lists(recorder.used_at),
     )
 
 
@@ -114,6 +116,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.steps: list[Step] = []
         self.uses: dict[str, dict[Use, None]] = {name: {} for name in parameters}
+        self.used_at: dict[str, list[int]] = {name: [] for name in parameters}
         self.scaled_parameters: list[Constant] = []
         self.paused = False
         self.values: dict[int, Value] = {}  # by the id of the tensor
@@ -232,6 +235,7 @@ class Recorder(TorchDispatchMode):
         step.parents = tuple(v.step for v in step.flow if v.step is not None)
         for name, use in step.uses:
             self.uses[name][use] = None
+            self.used_at[name].append(len(self.steps))
         self.steps.append(step)
         return Value(tensor, level, len(self.steps) - 1)
 
@@ -444,12 +448,16 @@ class Recorder(TorchDispatchMode):
             kind = "softcap"
         elif name in LINEAR or name in ("add", "sub") or is_view:
             kind = "pass"
+        uses = operation.other_uses
+        if kind == "pass" and name in JOINS:
+            # tokens that are learned: a class token, registers, latents
+            uses = [(name, Use("table")) for name, _ in uses]
         rooted = name in ROOTS or (
             name == "pow" and operation.arguments.get("exponent") in (0.5, -0.5)
         )
         preserves = kind == "pass" or name in ("reciprocal", "clamp", "clamp_min", "maximum")
         statistic = rooted or (preserves and len(inputs) == 1 and self._is_statistic(inputs[0]))
-        return Step(kind, inputs, operation.other_uses, statistic=statistic)
+        return Step(kind, inputs, uses, statistic=statistic)
 
 
 def _arguments(

@@ -1,0 +1,249 @@
+"""Table of everything that a coordinate check judges: one row for each quantity.
+
+A *law* is an equality, a *bound* an upper end, a *range* has a lower end too: the smallest exponent
+that missing alignment explains. *exact* quantities are known numbers, without a fit.
+`docs/read-a-check.md` and `Check.explain` print this table.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orderone.measure.judge.expectations import Expectations
+from orderone.measure.judge.verdict import Expected
+from orderone.observe.quantities import Quantity
+
+Predictor = Callable[[Expectations, str, int], Expected | None]
+
+SIZES = "src/orderone/theory/exponents/sizes.py"
+UPDATES = "src/orderone/theory/exponents/updates.py"
+SOLVER = "src/orderone/theory/exponents/solver.py"
+FACTORS = "src/orderone/rules/parameterizations.py"
+ATTENTION = "src/orderone/theory/exponents/attention.py"
+SCHEDULES = "src/orderone/planning/schedule.py"
+
+
+class When(StrEnum):
+    """Steps at which a quantity is judged."""
+
+    START = "at the start"
+    FIRST_AND_LAST = "after the first step and after the last"
+    LAST = "after the last step"
+    FIRST_UPDATE = "at the first update of the tensor"
+    ALWAYS = "the whole training"
+
+
+@dataclass(frozen=True)
+class JudgedQuantity:
+    """How one quantity is judged."""
+
+    quantity: Quantity
+    subject: str  # module, tensor or study
+    when: When
+    kind: str  # law, bound, range or exact
+    measured: str
+    prediction: str
+    tolerance: tuple[str, ...]  # names of thresholds
+    source: str  # file of the theory behind the prediction
+    predict: Predictor | None = None  # None: `settings` and `judging` judge it without a fit
+
+
+TABLE: tuple[JudgedQuantity, ...] = (
+    JudgedQuantity(
+        Quantity.RATE,
+        "tensor",
+        When.ALWAYS,
+        "exact",
+        "the learning rate of the tensor's parameter group",
+        "the rate of the rule for the role of the tensor, in the gauge that its initial size and"
+        " the multipliers in the forward code show",
+        ("exact",),
+        SOLVER,
+    ),
+    JudgedQuantity(
+        Quantity.WEIGHT,
+        "tensor",
+        When.START,
+        "law",
+        "the initial size of a tensor",
+        "the initial size of the rule; smaller readouts, biases and tables that are added are"
+        " accepted in a model with an optimizer of its own",
+        ("boundary", "next"),
+        FACTORS,
+        Expectations.weight,
+    ),
+    JudgedQuantity(
+        Quantity.UPDATE,
+        "tensor",
+        When.FIRST_UPDATE,
+        "law",
+        "the first update of a tensor",
+        "what the learning rate, the measured gradient and the measured weights imply by the update"
+        " law",
+        ("boundary", "next"),
+        UPDATES,
+        Expectations.update,
+    ),
+    JudgedQuantity(
+        Quantity.STEP,
+        "study",
+        When.FIRST_UPDATE,
+        "exact",
+        "the common excess of the updates of all tensors over what rates and gradients imply",
+        "zero: steps are neither clipped nor damped by eps",
+        ("common",),
+        UPDATES,
+    ),
+    JudgedQuantity(
+        Quantity.DECAY,
+        "tensor",
+        When.START,
+        "law",
+        "the fraction by which weight decay shrinks a tensor in one step",
+        "the fraction is the same at every size",
+        ("boundary", "next"),
+        FACTORS,
+        Expectations.decay,
+    ),
+    JudgedQuantity(
+        Quantity.PENALTY,
+        "tensor",
+        When.START,
+        "exact",
+        "weight_decay, where the optimizer adds it to the gradient and normalizes the sum (Adam)",
+        "it scales like gradient / weight",
+        ("exact", "negligible"),
+        FACTORS,
+    ),
+    JudgedQuantity(
+        Quantity.SETTINGS,
+        "study",
+        When.START,
+        "exact",
+        "betas, momentum and other time scales in steps",
+        "they are the same at every size",
+        (),
+        FACTORS,
+    ),
+    JudgedQuantity(
+        Quantity.SCHEDULE,
+        "study",
+        When.ALWAYS,
+        "exact",
+        "the learning rates of each tensor over the whole schedule",
+        "at every step the same multiple of those of the smallest model",
+        (),
+        SCHEDULES,
+    ),
+    JudgedQuantity(
+        Quantity.SHAPES,
+        "study",
+        When.START,
+        "exact",
+        "the shapes of all tensors",
+        "they depend on the size",
+        (),
+        FACTORS,
+    ),
+    JudgedQuantity(
+        Quantity.INPUT,
+        "module",
+        When.START,
+        "range",
+        "the input of a hidden matrix or readout",
+        "of order one, at the start or after the last step; smaller by half a power for each"
+        " readout inside the network, at most two",
+        ("boundary", "missing alignment"),
+        SIZES,
+        Expectations.input_at_start,
+    ),
+    JudgedQuantity(
+        Quantity.OUTPUT,
+        "module",
+        When.START,
+        "law",
+        "the output of a module",
+        "the initial sizes in the plan, and the measured size of the module's input",
+        ("boundary", "next"),
+        SIZES,
+        Expectations.output_at_start,
+    ),
+    JudgedQuantity(
+        Quantity.SCORES,
+        "module",
+        When.START,
+        "range",
+        "the input of the softmax of attention",
+        "of order one; n^-1/2 where the head size grows like n",
+        ("boundary", "next"),
+        ATTENTION,
+        Expectations.scores,
+    ),
+    JudgedQuantity(
+        Quantity.CHANGE,
+        "module",
+        When.FIRST_AND_LAST,
+        "range",
+        "how far the output of a module on a fixed batch has moved since the start",
+        "at most what the largest possible alignment gives, and after the last step at least what"
+        " the measured alignment gives",
+        ("boundary", "next", "missing alignment"),
+        SIZES,
+        Expectations.change,
+    ),
+    JudgedQuantity(
+        Quantity.SCORE_CHANGE,
+        "module",
+        When.FIRST_AND_LAST,
+        "range",
+        "attention: how far the input of the softmax has moved",
+        "the growth of the head size, the power of the head size by which the model divides scores,"
+        " and the sizes of queries and keys",
+        ("boundary", "next", "missing alignment"),
+        ATTENTION,
+        Expectations.score_change,
+    ),
+    JudgedQuantity(
+        Quantity.OUTPUT,
+        "module",
+        When.LAST,
+        "bound",
+        "the output of a module",
+        "the larger one of the initial output and of its change",
+        ("boundary", "next"),
+        SIZES,
+        Expectations.output_later,
+    ),
+    JudgedQuantity(
+        Quantity.OUTPUT_GRADIENT,
+        "module",
+        When.START,
+        "range",
+        "the gradient of the output of a module",
+        "that of the rule, and half a power less without alignment. More is no fault by itself."
+        " For SGD, the gradient of the model's output is a law",
+        ("boundary", "missing alignment"),
+        SIZES,
+        Expectations.output_gradient,
+    ),
+    JudgedQuantity(
+        Quantity.GRADIENT,
+        "tensor",
+        When.START,
+        "law",
+        "the gradient of a tensor",
+        "that of the rule; a witness, never a FAIL",
+        ("rough",),
+        SIZES,
+        Expectations.gradient,
+    ),
+)
+
+
+def row_of(quantity: Quantity, step: int) -> JudgedQuantity:
+    """Return the row by which a line was judged."""
+    rows = [row for row in TABLE if row.quantity == quantity]
+    for row in rows:
+        if (row.when == When.START) == (step == 0):
+            return row
+    return rows[0]

@@ -1,0 +1,378 @@
+"""Judge the settings of the optimizer exactly: they are known numbers, not measurements.
+
+The rule asks for a power of the size, tensor by tensor, in the form of the plan: with the
+multipliers that were read from the forward code, and no others. The same network can be written in
+another gauge (S0 1.2.1): a multiplier n^-t in front of a tensor, with
+
+    initial size      times n^t
+    learning rate     times n^(k t)       k = 1 + gradient - weight of the update law
+    weight decay      times n^-(k t)      times n^-2t if it is normalized along with the gradient
+
+A multiplier that was not read shows in the initial size. So a tensor is right if both its initial
+size and its learning rate are those of the plan, or if both differ by the same t. The second
+reading counts only if there can be such a multiplier: the forward pass was not traced, a constant
+could not be read, or the model has a constant tensor whose size depends on the width. A bias has
+the gauge of the weight beside it.
+
+S0: Stratos, "Scale-Invariant Parameterizations".
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from orderone.core.errors import code_of
+from orderone.core.roles import Role
+from orderone.measure.fit import Fit
+from orderone.measure.judge.expectations import Expectations, Theory
+from orderone.measure.judge.thresholds import BOUNDARY, EXACT, NEGLIGIBLE
+from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
+from orderone.measure.observations import StudyResult
+from orderone.observe.quantities import Quantity
+from orderone.optimizers.table import record_named
+from orderone.planning.plan import Row
+from orderone.rules.parameterizations import decay_factor
+
+# settings that set a time scale in steps, which is the same at every size
+TIME_SCALES = (
+    "betas",
+    "beta1",
+    "beta2",
+    "beta3",
+    "momentum",
+    "dampening",
+    "nesterov",
+    "alpha",
+    "rho",
+    "beta2_decay",
+    "momentum_decay",
+)
+NONE = 1e-6  # exponents of smaller absolute value are zero
+
+
+@dataclass(frozen=True)
+class SettingsJudge:
+    """Judge learning rates, initial sizes, weight decay and other settings of all tensors."""
+
+    study: StudyResult
+    expectations: Expectations
+    weights: Mapping[str, Fit]  # fitted initial sizes, by tensor
+
+    def judgements(self) -> list[Judgement]:
+        """Return one line for each tensor and setting."""
+        theory = self.expectations.theory
+        lines = [*self._time_scales()]
+        if theory is None or not self._rates_are_known:
+            return lines
+        for name, (_, row) in theory.rows.items():
+            if name in self.rates and row.trained:
+                lines += self._of_tensor(name, row, theory)
+        return lines
+
+    @property
+    def _rates_are_known(self) -> bool:
+        """Whether the rule says how rates depend on the size.
+
+        With an optimizer of the user, depth may be in the multipliers of branches or in the rates.
+        """
+        study = self.study
+        in_depth = study.axis == "depth"
+        return not (in_depth and study.has_user_optimizer and study.depth_rule is None)
+
+    # --- one tensor -------------------------------------------------------------------------------
+
+    def _of_tensor(self, name: str, row: Row, theory: Theory) -> Iterator[Judgement]:
+        rates = self.rates[name]
+        zero = [size for size, rate in rates.items() if not rate]
+        if len(zero) == len(rates):
+            return  # no step changes it: `untrained_tensors` judges it
+        if zero:
+            cause = f"the learning rate is zero at {self.study.axis} {zero[0]}, but not at others"
+            yield _line(name, Quantity.RATE, math.nan, math.nan, Verdict.FAIL, cause, row.role)
+            return
+        law = record_named(row.optimizer).update_law
+        rate = slope(rates)
+        predicted = theory.exponent(name, lambda row: row.lr)
+        rate_excess = rate - predicted
+        start_excess = self._start_excess(name, theory)
+        gauge = self._gauge(name, row, rate_excess, float(law.gauge_weight))
+        required = predicted + float(law.gauge_weight) * gauge
+        tolerance = BOUNDARY if gauge else EXACT
+        verdict = Verdict.PASS
+        cause = ""
+        if not abs(rate - required) <= tolerance:
+            verdict = Verdict.FAIL
+            cause = (
+                f"the learning rate scales like {self._power(rate)}, the rule requires"
+                f" {self._power(required)}"
+            )
+        line = _line(name, Quantity.RATE, rate, required, verdict, cause, row.role)
+        multiplier = theory.exponent(name, lambda row: row.factors.gauge)
+        weight = float(law.gauge_weight)
+        if line.verdict == Verdict.FAIL and multiplier and weight:
+            ignored = abs(rate - required - weight * multiplier) <= EXACT
+            if ignored and abs(start_excess - multiplier) <= BOUNDARY:
+                line = replace(line, reason=Reason.MULTIPLIER, bound=multiplier)
+        yield line
+        is_ignored = line.reason == Reason.MULTIPLIER
+        if self.study.has_user_optimizer and name in self.weights and not is_ignored:
+            yield from self._initial_size(name, row, start_excess, gauge)
+        yield from self._penalty(name, row, theory, gauge)
+        yield from self._decay_of_zeros(name, row, rate)
+
+    def _start_excess(self, name: str, theory: Theory) -> float:
+        """Return the power by which the initial size exceeds that of the plan; 0 if unknown."""
+        fit = self.weights.get(name)
+        predicted = theory.expect(name, Quantity.WEIGHT).exponent
+        if fit is None or math.isnan(predicted) or predicted in fit:
+            return 0.0
+        excess = fit.exponent - predicted
+        return excess if abs(excess) > BOUNDARY else 0.0
+
+    def _gauge(self, name: str, row: Row, rate_excess: float, weight: float) -> float:
+        """Return t: the power of a multiplier n^-t that was not read from the forward code."""
+        theory = self.expectations.theory
+        assert theory is not None
+        if not self._may_have_multipliers:
+            return 0.0
+        start = self._start_excess(name, theory)
+        if row.role == Role.VECTOR or not start:  # biases start with any size
+            sibling = f"{name.rpartition('.')[0]}.weight"
+            start = self.expectations.gauges.get(sibling, 0.0)
+        if weight and abs(rate_excess - weight * start) > BOUNDARY:
+            return 0.0
+        self.expectations.gauges[name] = start
+        return start
+
+    def _initial_size(
+        self, name: str, row: Row, excess: float, gauge: float
+    ) -> Iterator[Judgement]:
+        theory = self.expectations.theory
+        assert theory is not None
+        fit = self.weights[name]
+        predicted = theory.expect(name, Quantity.WEIGHT).exponent
+        if math.isnan(predicted):
+            return
+        verdict = Verdict.PASS
+        cause = ""
+        if excess and not gauge and not self._is_harmless(name, row, excess):
+            verdict = Verdict.FAIL
+            cause = (
+                f"the initial size scales like {self._power(fit.exponent)}, the rule requires"
+                f" {self._power(predicted)}"
+            )
+        yield Judgement(
+            name,
+            Quantity.WEIGHT,
+            0,
+            fit.exponent,
+            fit.low,
+            fit.high,
+            predicted,
+            verdict,
+            cause,
+            row.role,
+            Reason.SETTING,
+        )
+
+    def _is_harmless(self, name: str, row: Row, excess: float) -> bool:
+        """Return whether another initial size than that of the rule is as good.
+
+        Readouts may start smaller, down to zero, and so may biases and tables that are added. A
+        readout whose output goes on into the network may start with an output of order one. None of
+        this holds if steps are relative to the size of the tensor.
+        """
+        if record_named(row.optimizer).update_law.weight:
+            return False
+        if row.role == Role.READOUT:
+            interior = any(module in self.expectations.interior_readouts for module in row.uses)
+            return excess < 0 or (interior and excess < 0.5 + BOUNDARY)
+        is_added = row.role in (Role.VECTOR, Role.FIXED) and row.constant is None
+        return is_added and excess < 0
+
+    def _penalty(self, name: str, row: Row, theory: Theory, gauge: float) -> Iterator[Judgement]:
+        """Judge weight decay that is normalized along with the gradient (Adam)."""
+        record = record_named(row.optimizer)
+        largest = self.study.observations.largest(name, Quantity.PENALTY)
+        if record.decouples_decay or record.update_law.gradient == 1 or largest < NEGLIGIBLE:
+            return
+        decays = self._settings("weight_decay").get(name, {})
+        if not decays or not all(decays.values()):
+            return
+        convention = self.study.plans[self.study.sizes[-1]].settings.decay
+        predicted = theory.exponent(
+            name, lambda row: decay_factor(row.factors, record.law, convention, coupled=True)
+        )
+        required = predicted - 2 * gauge
+        exponent = slope(decays)
+        verdict = Verdict.PASS
+        cause = ""
+        if abs(exponent - required) > (BOUNDARY if gauge else EXACT):
+            verdict = Verdict.FAIL
+            cause = (
+                f"weight_decay scales like {self._power(exponent)}; relative to the gradient, with"
+                f" which it is normalized, it should scale like {self._power(required)}"
+            )
+        yield _line(name, Quantity.PENALTY, exponent, required, verdict, cause, row.role)
+
+    def _decay_of_zeros(self, name: str, row: Row, rate: float) -> Iterator[Judgement]:
+        """Judge the decay of tensors that start at zero, where no shrinkage can be measured."""
+        record = record_named(row.optimizer)
+        shrinks = record.decouples_decay or record.update_law.gradient == 1
+        measured = self.study.observations.at(name, Quantity.DECAY, 0)
+        decays = self._settings("weight_decay").get(name, {})
+        if measured or not shrinks or not decays or not all(decays.values()):
+            return
+        exponent = rate + slope(decays)
+        verdict = Verdict.PASS
+        cause = ""
+        if abs(exponent) > EXACT:
+            verdict = Verdict.FAIL
+            cause = f"lr times weight_decay scales like {self._power(exponent)}"
+        yield _line(name, Quantity.DECAY, exponent, 0.0, verdict, cause, row.role)
+
+    def _power(self, exponent: float) -> str:
+        return f"{SYMBOLS[self.study.axis]}^{exponent:+.2f}"
+
+    # --- facts ------------------------------------------------------------------------------------
+
+    @cached_property
+    def rates(self) -> dict[str, dict[int, float]]:
+        """Learning rates by tensor and size, at the first step where none is zero."""
+        return rates_of(self.study)
+
+    @cached_property
+    def _may_have_multipliers(self) -> bool:
+        """Whether the forward code can have multipliers that were not read."""
+        study = self.study
+        assert study.family is not None
+        if not study.has_user_optimizer:
+            return False
+        if study.axis == "depth":
+            return True  # multipliers of residual branches are not read
+        facts = study.family.facts
+        if facts.pair is None or any(code_of(f) == "constant-not-read" for f in facts.findings):
+            return True
+        small = _constants(facts.pair.small)
+        for name, size in _constants(facts.pair.large).items():
+            before = small.get(name, 0.0)
+            if size and before and abs(math.log(size / before)) > math.log(facts.pair.growth) / 8:
+                return True
+        return False
+
+    def _settings(self, setting: str) -> dict[str, dict[int, float]]:
+        """Return a setting by tensor and size."""
+        key = self.study.observations.key
+        values: dict[str, dict[int, float]] = {}
+        for run in self.study.observations.runs:
+            for name, settings in run.settings.items():
+                if setting in settings:
+                    values.setdefault(key(name), {})[run.size] = settings[setting]
+        return values
+
+    def _time_scales(self) -> Iterator[Judgement]:
+        """Judge settings that set a time scale: they are the same at every size."""
+        names: dict[str, None] = {}
+        for run in self.study.observations.runs:
+            for settings in run.settings.values():
+                for setting in settings:
+                    if setting.partition("[")[0] in TIME_SCALES:
+                        names[setting] = None
+        for setting in names:
+            for tensor, values in self._settings(setting).items():
+                if len(set(values.values())) > 1:
+                    cause = (
+                        f"{setting} of {tensor} is {min(values.values()):.6g} to"
+                        f" {max(values.values()):.6g}; it must be the same at every"
+                        f" {self.study.axis}"
+                    )
+                    line = _line(tensor, Quantity.SETTINGS, math.nan, 0.0, Verdict.FAIL, cause, "")
+                    yield line
+                    break
+
+
+def rates_of(study: StudyResult) -> dict[str, dict[int, float]]:
+    """Return learning rates by tensor and size, at the first step where none is zero.
+
+    A rate that is zero at all steps is zero. Layers that are counted together give the root of
+    their mean square.
+    """
+    key = study.observations.key
+    by_step: dict[str, list[dict[int, list[float]]]] = {}
+    for run in study.observations.runs:
+        for step, rates_now in enumerate(run.rates):
+            for name, rate in rates_now.items():
+                steps = by_step.setdefault(key(name), [])
+                while len(steps) <= step:
+                    steps.append({})
+                steps[step].setdefault(run.size, []).append(rate)
+    rates: dict[str, dict[int, float]] = {}
+    for name, steps in by_step.items():
+        for sizes in steps:
+            sized = {size: _rms(values) for size, values in sizes.items()}
+            if len(sized) >= len(steps[0]):
+                rates[name] = sized
+            if all(sized.values()):
+                break
+    return rates
+
+
+def _rms(values: list[float]) -> float:
+    return math.sqrt(sum(value * value for value in values) / len(values))
+
+
+def slope(values: Mapping[int, float]) -> float:
+    """Return the exponent of positive numbers by size; NaN for fewer than two sizes."""
+    if len(values) < 2:
+        return math.nan
+    x = np.log(np.array(list(values), float))
+    y = np.log(np.array(list(values.values()), float))
+    x = x - x.mean()
+    exponent = float(x @ y / (x @ x))
+    return 0.0 if abs(exponent) < NONE else exponent
+
+
+def _constants(model: nn.Module) -> dict[str, float]:
+    """Return the size of each tensor that is no parameter, by name."""
+    tensors = dict(model.named_buffers())
+    for prefix, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                tensors[f"{prefix}.{name}"] = value
+    sizes: dict[str, float] = {}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            norm = float(torch.linalg.vector_norm(tensor.detach().double()))
+            if math.isfinite(norm):
+                sizes[name] = norm / math.sqrt(tensor.numel())
+    return sizes
+
+
+def _line(
+    name: str,
+    quantity: Quantity,
+    exponent: float,
+    predicted: float,
+    verdict: Verdict,
+    cause: str,
+    role: str,
+) -> Judgement:
+    """Return a line about a known number: its interval is a point."""
+    return Judgement(
+        name,
+        quantity,
+        0,
+        exponent,
+        exponent,
+        exponent,
+        predicted,
+        verdict,
+        cause,
+        role,
+        Reason.SETTING,
+    )

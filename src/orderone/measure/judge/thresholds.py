@@ -1,0 +1,94 @@
+"""Thresholds of the judge, each with its reason. `docs/read-a-check.md` prints this table."""
+
+from typing import NamedTuple
+
+
+class Threshold(NamedTuple):
+    """A number that a verdict depends on."""
+
+    value: float
+    meaning: str
+    reason: str
+
+
+THRESHOLDS: dict[str, Threshold] = {
+    "boundary": Threshold(
+        0.25,
+        "largest distance of a measured exponent from an allowed one",
+        "exponents of theory are multiples of 1/2, and a fault moves them by 1/2 or more; this is"
+        " half of the way",
+    ),
+    "next": Threshold(
+        0.5,
+        "largest distance of the interval's ends from an allowed exponent, for PASS",
+        "the next exponent of theory: an interval that reaches it does not exclude a fault",
+    ),
+    "exact": Threshold(
+        0.1,
+        "largest distance of the exponent of a setting (a learning rate, a weight decay)",
+        "settings are known numbers without noise; sizes that are rounded to multiples of 8 or 64"
+        " move their exponents by a few hundredths",
+    ),
+    "common": Threshold(
+        0.15,
+        "largest common excess of the updates of all tensors over lr times gradient",
+        "the smallest excess of all tensors counts, so that noise of single ones does not matter;"
+        " clipping to a fixed norm moves all by 0.3 to 0.5",
+    ),
+    "rough": Threshold(
+        0.6,
+        "used instead of 0.25 for gradients",
+        "theory predicts the size of gradients with random signs; aligned signs add up to 1/2",
+    ),
+    "least growth": Threshold(
+        0.1,
+        "smallest excess that counts as growth, where growth is predicted",
+        "the sign is the question there, not the size; a fit over a factor of 8 in size is off by"
+        " a few hundredths",
+    ),
+    "missing alignment": Threshold(
+        0.5,
+        "largest power by which alignment may reduce a change",
+        "a sum of n terms is n times one term if all have the same sign, and n^(1/2) times one term"
+        " if signs are independent",
+    ),
+    "wide": Threshold(
+        1.5,
+        "an interval that is wider decides nothing",
+        "it contains at least three neighbouring exponents of theory",
+    ),
+    "few sizes": Threshold(
+        3,
+        "smallest number of sizes for PASS",
+        "two points always lie on a line: a slope cannot be told from a bend",
+    ),
+    "vanishing": Threshold(
+        1e-6,
+        "relative to the median gradient: smaller gradients are rounding errors",
+        "single precision has 7 digits (a bias of keys, to which softmax is invariant)",
+    ),
+    "cancelled": Threshold(
+        1e-4,
+        "relative to a random sum: smaller sums are rounding errors",
+        "single precision has 7 digits, and a thousand terms lose up to 3 of them (a bias before"
+        " batch norm)",
+    ),
+    "negligible": Threshold(
+        1e-2,
+        "relative to the gradient: smaller penalties of weight decay have no effect",
+        "they change a normalized step by at most one per cent",
+    ),
+}
+
+BOUNDARY = THRESHOLDS["boundary"].value
+NEXT = THRESHOLDS["next"].value
+EXACT = THRESHOLDS["exact"].value
+COMMON = THRESHOLDS["common"].value
+ROUGH = THRESHOLDS["rough"].value
+LEAST_GROWTH = THRESHOLDS["least growth"].value
+MISSING_ALIGNMENT = THRESHOLDS["missing alignment"].value
+WIDE = THRESHOLDS["wide"].value
+FEW = int(THRESHOLDS["few sizes"].value)
+VANISHING = THRESHOLDS["vanishing"].value
+CANCELLED = THRESHOLDS["cancelled"].value
+NEGLIGIBLE = THRESHOLDS["negligible"].value

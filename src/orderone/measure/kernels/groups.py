@@ -1,0 +1,68 @@
+"""Groups of parameters, each with a kernel of its own."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Annotated, TypeAlias
+
+from torch import nn
+
+from orderone.core.errors import InputError
+from orderone.core.inputs import UserInput
+from orderone.observe.inventory import clean
+
+SomeGroups: TypeAlias = Annotated[
+    Mapping[str, str | Sequence[str]] | Sequence[str] | str, UserInput
+]
+Groups: TypeAlias = SomeGroups | None
+EACH = "each"
+
+
+def read_groups(groups: object, names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the parameters of each group, by their full names.
+
+    A mapping has patterns by name of the group; a sequence has one pattern per group; "each" makes
+    a group of every parameter.
+    """
+    names = list(names)
+    short = {name: clean(name) for name in names}
+    if groups == EACH:
+        return {short[name]: [name] for name in names}
+    if isinstance(groups, str):
+        groups = (groups,)
+    if isinstance(groups, Mapping):
+        table = {str(group): patterns for group, patterns in groups.items()}
+    elif isinstance(groups, Iterable):
+        table = {str(pattern): pattern for pattern in groups}
+    else:
+        raise InputError(
+            'groups: expected "each", patterns of parameter names such as ["*.bias"], or a dict of'
+            f" them by name of the group; got {groups!r}",
+            argument="groups",
+        )
+    chosen: dict[str, list[str]] = {}
+    for group, patterns in table.items():
+        members: list[str] = []
+        for pattern in (patterns,) if isinstance(patterns, str) else tuple(patterns):
+            matching = [name for name in names if fnmatch(short[name], str(pattern))]
+            if not matching:
+                raise InputError(
+                    f"groups: no trained parameter matches {pattern!r}; the model has"
+                    f" {short[names[0]]}, ..., {short[names[-1]]}",
+                    "unknown-name",
+                    argument="groups",
+                )
+            members.extend(matching)
+        chosen[group] = list(dict.fromkeys(members))
+    return chosen
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that require a gradient, each once."""
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not parameters:
+        raise InputError(
+            f"model: expected a module with trained parameters, got {type(model).__name__}, which"
+            " has none that requires a gradient",
+            argument="model",
+        )
+    return parameters
