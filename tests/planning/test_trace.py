@@ -111,7 +111,7 @@ def test_convolutions_are_summed_over_channels_and_kernel():
         ("shift", lambda m, i: i.float() + m.W, (3,)),
         ("shift", lambda m, i: i.float().sub_(m.W), (3,)),
         ("shift", lambda m, i: F.layer_norm(i.float(), (3,), None, m.W), (3,)),
-        ("other", lambda m, i: torch.cat([m.W, i.float()]), (2,)),
+        ("table", lambda m, i: torch.cat([m.W, i.float()]), (2,)),
         ("other", lambda m, i: F.prelu(i.float(), m.W), (1,)),
     ],
 )

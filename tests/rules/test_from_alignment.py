@@ -99,7 +99,7 @@ def stepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.O
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"alignment": None}, "alignment: expected full, no, worst"),
+        ({"alignment": None}, "^alignment: .*full, no, worst"),
         ({"alignment": {"beta": 1}}, "alignment exponent: .*'beta'"),
         ({"alignment": {"alpha": 2}}, "alpha: .*between 0 and 1"),
         ({"alignment": FULL, "like": "muup"}, "rule: .*did you mean 'mup'"),

@@ -63,6 +63,12 @@ def absolute_plan(
             " plan is absolute; pass a base, or leave gauge and depth out"
         )
         raise InputError(message, "needs-base", argument="base")
+    if not request.init.keeps_all:
+        message = (
+            "init: without a base, the rule itself sets the initial sizes; pass a base, or use the"
+            " constants C=... and init_scale"
+        )
+        raise InputError(message, "absolute-mode", argument="init")
     items = inventory(model)
     tensors, roles = _resolved(model, items, request)
     groups = groups_of(tensors, roles)
@@ -274,7 +280,8 @@ def _tied_readouts(tensors: Sequence[Evidence], rows: Sequence[Row]) -> tuple[Mu
 
 
 def _algorithm(evidence: Evidence, role: Role, request: Request) -> Algorithm:
-    return record_for(request.algorithm, role == Role.HIDDEN, evidence.item.shape)
+    is_hidden = role == Role.HIDDEN and not evidence.item.tensor.is_complex()
+    return record_for(request.algorithm, is_hidden, evidence.item.shape)
 
 
 def _factors(

@@ -24,6 +24,7 @@ from orderone.observe.trace.packed import Entries
 from orderone.optimizers.table import Algorithm
 from orderone.planning.base import Initial
 from orderone.planning.counterparts import stack_of
+from orderone.planning.draw import Draw
 from orderone.planning.forward_facts import ForwardFacts, Score
 from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier
@@ -71,6 +72,7 @@ class Draft:
     own_depth: float = 1.0  # factor of the initial size in the model's own code at this depth
     reasons: tuple[str, ...] = ()
     blocks: tuple[DraftBlock, ...] = ()
+    draw: Draw | None = None  # set if a start replaces the initial values
 
     @property
     def name(self) -> str:
@@ -152,7 +154,7 @@ def weight_norm(drafts: Drafts, model: nn.Module) -> Drafts:
     order sqrt(fan-in).
     """
     result = dict(drafts)
-    for length_name, direction_name in _weight_norm_pairs(model):
+    for length_name, direction_name in weight_norm_pairs(model):
         length = drafts.get(length_name)
         matrix = drafts.get(direction_name)
         if length is None or matrix is None or not length.trained or length.grows:
@@ -169,7 +171,7 @@ def weight_norm(drafts: Drafts, model: nn.Module) -> Drafts:
     return result
 
 
-def _weight_norm_pairs(model: nn.Module) -> Iterator[tuple[str, str]]:
+def weight_norm_pairs(model: nn.Module) -> Iterator[tuple[str, str]]:
     """Yield names of lengths and directions, for torch's present and former weight norm."""
     for name, module in model.named_modules():
         if isinstance(module, ParametrizationList) and any(
@@ -185,18 +187,32 @@ def _weight_norm_pairs(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def forward_constants(drafts: Drafts, facts: ForwardFacts) -> Drafts:
-    """Compensate powers of the width that the forward code already multiplies by."""
+    """Compensate powers of the width that the forward code already multiplies by.
+
+    c (W x + b) is compensated in W and in b: both start larger, and learn at another rate.
+    """
+    traced = {draft.traced_as: draft for draft in drafts.values()}
     result = dict(drafts)
     for name, draft in drafts.items():
-        is_lookup = draft.resolved.tied is not None or draft.role == Role.EMBEDDING
-        power = facts.power(draft.traced_as, "lookup" if is_lookup else "matrix")
-        if not power or not draft.grows:
+        maker = traced.get(facts.biases.get(draft.traced_as, ""))
+        power = facts.power(draft.traced_as, _use_of(draft))
+        if not power and maker is not None:
+            power = facts.power(draft.traced_as, "shift")
+        else:
+            maker = draft
+        if not power or not draft.trained or not maker.grows:
             continue
-        growth = draft.resolved.growth
-        width_growth = growth.fan_in if draft.role == Role.READOUT else growth.fan_out
+        growth = maker.resolved.growth
+        width_growth = growth.fan_in if maker.role == Role.READOUT else growth.fan_out
         reason = f"the forward code already multiplies by n^{power:.3g}"
         result[name] = draft.compensating(width_growth**power).because(reason)
     return result
+
+
+def _use_of(draft: Draft) -> str:
+    """Return the kind of use whose constants count for a tensor."""
+    is_lookup = draft.resolved.tied is not None or "lookup" in draft.evidence.kinds
+    return "lookup" if is_lookup else "matrix"
 
 
 # --- residual branches ----------------------------------------------------------------------------

@@ -3,7 +3,8 @@ and marks the model as one that a plan was applied to.
 
 Values are rescaled, not drawn again: the distribution and the seed are those of the model. A tensor
 with the right size is not touched, so that at base size every bit stays the same. Values are drawn
-here only for memory that was never written: a model on the meta device, moved by `to_empty`.
+(`draw`) if a start sets the size of a tensor, and for memory that was never written: a model on the
+meta device, moved by `to_empty`.
 """
 
 import math
@@ -22,6 +23,7 @@ from orderone.core.errors import InputError, with_code
 from orderone.observe.inventory import modules_by_name
 from orderone.optimizers.row_rates import row_index
 from orderone.planning.base import Initial, measure
+from orderone.planning.draw import draw
 from orderone.torch_compat import (
     first_local_row,
     forward_hook_registry,
@@ -82,14 +84,15 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
         for row in plan.rows:
             if row.name not in blank and row.trained:
                 _must_be_initial(row, now[row.name], plan.planned.get(row.name))
+    modules = modules_by_name(model)
     resized: set[str] = set()
     for row in plan.rows:
         if row.shape != row.base_shape:
             resized.update(row.uses)
     with torch.no_grad():
         for row in plan.rows:
-            if row.name in blank:
-                _draw(row, tensors[row.name])
+            if row.name in blank or row.draw is not None:
+                draw(row, tensors[row.name], [modules[path] for path in row.uses])
             else:
                 if _is_rescaled(row, resized):
                     _rescale(row, tensors[row.name], now[row.name])
@@ -166,30 +169,6 @@ def _is_plausible(row: "Row", now: Initial) -> bool:
     return random and row.init_std / 1e3 < now.rms < row.init_std * 1e3
 
 
-def _draw(row: "Row", tensor: Tensor) -> None:
-    if row.constant is not None:
-        tensor.fill_(row.constant)
-    elif hasattr(tensor, "device_mesh"):
-        _draw_sharded(row, tensor)
-    else:
-        tensor.normal_(std=row.init_std)
-
-
-def _draw_sharded(row: "Row", tensor: Any) -> None:
-    """Draw a sharded tensor.
-
-    On a mesh of CPUs, processes with the same seed would all draw the same shard. There each draws
-    the whole tensor and takes its part.
-    """
-    from torch.distributed.tensor import distribute_tensor
-
-    if tensor.device_mesh.device_type != "cpu":
-        tensor.normal_(std=row.init_std)
-        return
-    whole = torch.empty(row.shape, dtype=tensor.dtype).normal_(std=row.init_std)
-    tensor.copy_(distribute_tensor(whole, tensor.device_mesh, tensor.placements))
-
-
 def _must_be_initial(row: "Row", now: Initial, planned: Initial | None) -> None:
     """Raise an ApplyError if a tensor does not look like an initialization."""
     if planned is not None and not math.isfinite(now.rms):
@@ -197,7 +176,8 @@ def _must_be_initial(row: "Row", now: Initial, planned: Initial | None) -> None:
             f"{row.name} has entries that are not finite; initialise the model again",
             argument="model",
         )
-    trained = row.constant is not None and now.constant is None
+    is_constant = row.constant is not None and row.draw is None
+    trained = is_constant and now.constant is None
     drifted = planned is not None and not planned.rms / DRIFT <= now.rms <= planned.rms * DRIFT
     if trained or drifted:
         if trained:
@@ -326,6 +306,8 @@ def _would_change(plan: "Plan") -> bool:
 
 
 def _is_off(row: "Row", now: Initial | None) -> bool:
+    if row.draw is not None:
+        return True
     if row.init_std > 0 and any(block.init_std != row.init_std for block in row.blocks):
         return True
     if now is None or min(now.rms, row.init_std) <= 0:

@@ -25,6 +25,7 @@ from orderone.seeding import seeded
 from orderone.torch_compat import CHILD_MODULES, RESET_PARAMETERS, parameter_registry
 
 if TYPE_CHECKING:
+    from orderone.planning.draw import Draw
     from orderone.planning.plan import Plan
 
 SMALL = 50_000_000  # models up to this number of parameters are allocated
@@ -129,6 +130,9 @@ class Base:
     module: nn.Module | None = field(default=None, repr=False)
     # factors of the model's own dependence on depth, if a saved plan of this very model has them
     own_depths: Mapping[str, float] = field(default_factory=dict)
+    # draws of a saved plan with a start, by name; its sizes are those of `initial`
+    draws: "Mapping[str, Draw]" = field(default_factory=dict)
+    init: str | float | Mapping[str, str | float] | None = None  # the start of that plan
 
 
 def from_module(module: nn.Module, model: nn.Module | None = None) -> Base:
@@ -178,7 +182,8 @@ def from_plan(plan: "Plan", model: nn.Module) -> Base:
     module = None
     if sizes is not None and is_configuration(getattr(unwrap(model), "config", None)):
         module = built(model, override(configuration(model), sizes), device="meta")
-    return Base(shapes, initial, module, own_depths)
+    draws = {row.base_name: row.draw for row in plan.rows if row.base_name and row.draw}
+    return Base(shapes, initial, module, own_depths, draws, plan.settings.init)
 
 
 def sizes_of(module: nn.Module | None) -> dict[str, object] | None:

@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Annotated, TypeAlias
 
+import torch
 from torch import nn
 
-from orderone.core.errors import InputError, with_code
+from orderone.core.errors import InputError, code_of, with_code
 from orderone.core.inputs import Exact, Name, UserInput
+from orderone.observe.batch_errors import naming_batch
 from orderone.observe.inventory import inventory, shapes_of, unwrap
+from orderone.observe.trace import call_with, undisturbed
 from orderone.planning import absolute, apply, constants, forward_facts, init_check, relative
 from orderone.planning import base as bases
 from orderone.planning.base import Base
@@ -27,9 +30,11 @@ from orderone.planning.options import (
     PlanOptions,
     Request,
     Rule,
+    pair_remedy,
 )
 from orderone.planning.plan import Plan, Row
 from orderone.planning.settings import SettingInput
+from orderone.planning.start_setting import InitInput
 from orderone.theory.scaling import is_strategy
 
 ABSOLUTE = "absolute"
@@ -53,6 +58,7 @@ def plan(
     no_decay: Patterns | None = (),
     decay_vectors: bool = True,
     init_scale: SettingInput | None = None,
+    init: InitInput | None = None,
     overrides: Overrides | None = None,
     inputs: ExampleBatch | None = None,
     probe: bool = True,
@@ -91,6 +97,12 @@ def plan(
             of Hugging Face do.
         init_scale: Factor of the base's initial sizes: a number for all matrices and lookup tables,
             or a mapping with the keys of lr. Gains and biases change only if a key names them.
+        init: Start of the base, instead of the values of the model's own code: "keep" (as they
+            come), "fan-in", "xavier", "orthogonal", "zero-readout", "zero-residual", "completep",
+            "neural-tangent", "hybrid" or "maximal-update"; or a mapping with the keys of lr, whose
+            values may also be "zero" or a size: {"default": "fan-in", "embedding": 1.0, "readout":
+            "zero"}. The rule carries these sizes to the model. `apply` then draws the values, from
+            torch's random state. By default that of a saved plan, otherwise "keep".
         overrides: {"pattern": role} for tensors whose role is ambiguous or wrong.
         inputs: An example batch (tensor, tuple, or dict of keyword arguments). The forward pass of
             a model that is not from Hugging Face is traced only if you pass one.
@@ -113,6 +125,7 @@ def plan(
         no_decay=no_decay,
         decay_vectors=decay_vectors,
         init_scale=init_scale,
+        init=init,
         overrides=overrides,
         inputs=inputs,
         probe=probe,
@@ -125,9 +138,9 @@ def plan(
         raise _no_base(request)
     if base is None or (isinstance(base, str) and base == ABSOLUTE):
         order_one = OrderOne(C or {}, Lambda or {})
-        return absolute.absolute_plan(
-            model, request, order_one, constants.collect(model, inputs, probe)
-        )
+        found = constants.collect(model, inputs, probe)
+        _check_inputs(model, inputs, found.note)
+        return absolute.absolute_plan(model, request, order_one, found)
     if C or Lambda:
         message = (
             "C, Lambda: only absolute mode (base='absolute') has these constants; relative to a"
@@ -138,6 +151,7 @@ def plan(
         base = _load_plan(base)
     read_base = _read_base(model, base)
     facts = _forward_facts(model, read_base, options)
+    _check_inputs(model, inputs, facts.note)
     made = relative.relative_plan(unwrap(model), read_base, request, facts)
     if facts.pair is not None and init_check.can_observe(facts.pair):
         made = _with_init_check(made, request, facts)
@@ -154,6 +168,18 @@ def _no_base(request: Request) -> InputError:
         ' the dimensions themselves, without a tuned model, with base="absolute"'
     )
     return InputError(message, "needs-base", argument="base")
+
+
+def _check_inputs(model: nn.Module, inputs: ExampleBatch | None, note: str) -> None:
+    """Raise an InputError if the model was not traced because it does not accept `inputs`."""
+    if inputs is None or code_of(note) != "probe-not-run":
+        return
+    inner = unwrap(model)
+    if any(p.is_meta or hasattr(p, "device_mesh") for p in inner.parameters()):
+        return
+    args, kwargs = call_with(inputs)
+    with undisturbed(inner), torch.no_grad(), naming_batch("inputs", inputs, inner):
+        inner(*args, **kwargs)
 
 
 def _forward_facts(model: nn.Module, base: Base, options: PlanOptions) -> ForwardFacts:
@@ -304,6 +330,6 @@ def _read_base(model: nn.Module, base: BaseInput) -> Base:
         return bases.from_plan(base, model)
     message = (
         "base: expected a module, a mapping of overrides, a plan or its path, or 'absolute'; got"
-        f" {type(base).__name__}"
+        f" {type(base).__name__}{pair_remedy(base)}"
     )
     raise InputError(message, "wrong-type", argument="base")

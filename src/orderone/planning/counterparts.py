@@ -10,7 +10,7 @@ ratio by which most axes of this pair of models grow.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orderone.core.errors import InputError
@@ -28,21 +28,35 @@ class Counterpart:
 
     name: str  # in the base
     depth: float = 1.0  # layers of this stack, target over base
+    # numbers of parallel modules that hold such a tensor (heads as separate modules): base, target
+    siblings: tuple[int, int] = (1, 1)
 
 
-def counterparts(target: Mapping[str, Shape], base: Mapping[str, Shape]) -> dict[str, Counterpart]:
-    """Return the counterpart of every target name; raise an InputError if one has none."""
+def counterparts(
+    target: Mapping[str, Shape],
+    base: Mapping[str, Shape],
+    parallel: Collection[str] = (),
+) -> dict[str, Counterpart]:
+    """Return the counterpart of every target name; raise an InputError if one has none.
+
+    `parallel` names the lists whose members are not layers: `blocks.*.attention.heads`.
+    """
     ours = _stacks(target)
     theirs = _stacks(base)
     _must_be_in(ours, theirs, "the base")
     _must_be_in(theirs, ours, "the model")
-    deeper = _depths(ours, theirs)
+    siblings: dict[Pattern, tuple[int, int]] = {}
+    for pattern, positions in ours.items():
+        here = _siblings(pattern, positions, parallel)
+        there = _siblings(pattern, theirs[pattern], parallel)
+        siblings[pattern] = (there, here)
+    deeper = _depths(ours, theirs, siblings, parallel)
     usual = _usual_ratio(target, base)
     result: dict[str, Counterpart] = {}
     for pattern, positions in ours.items():
         for at in positions:
             nearest = _nearest(pattern, at, ours, theirs, target, base, usual)
-            result[_join(pattern, at)] = Counterpart(nearest, deeper[pattern])
+            result[_join(pattern, at)] = Counterpart(nearest, deeper[pattern], siblings[pattern])
     return result
 
 
@@ -125,21 +139,45 @@ def _relative(indices: Iterable[int]) -> dict[int, float]:
     return {index: rank / max(len(ranked) - 1, 1) for rank, index in enumerate(ranked)}
 
 
-def _depths(ours: Stacks, theirs: Stacks) -> dict[Pattern, float]:
+def _siblings(pattern: Pattern, positions: Sequence[Position], parallel: Collection[str]) -> int:
+    """Return the number of members of the parallel lists that a tensor is in."""
+    number = 1
+    level = 0
+    for index, part in enumerate(pattern):
+        if part is not None:
+            continue
+        if _list_name(pattern[:index]) in parallel:
+            number *= len({at[level] for at in positions})
+        level += 1
+    return number
+
+
+def _list_name(pattern: Pattern) -> str:
+    return ".".join("*" if part is None else part for part in pattern)
+
+
+def _depths(
+    ours: Stacks,
+    theirs: Stacks,
+    siblings: Mapping[Pattern, tuple[int, int]],
+    parallel: Collection[str],
+) -> dict[Pattern, float]:
     """Return the growth in depth of every stack: ratio of layers, or, if the number of stages stays
-    the same, of blocks in all stages."""
+    the same, of blocks in all stages. Members of parallel lists are not layers."""
     our_layers = _layers(ours)
     their_layers = _layers(theirs)
     result: dict[Pattern, float] = {}
     for pattern, positions in ours.items():
         here = len(our_layers.get(pattern, {0}))
         there = len(their_layers.get(pattern, {0}))
-        if here != there:
+        siblings_there, siblings_here = siblings[pattern]
+        if here != there and _list_name(_prefix(pattern)) not in parallel:
             result[pattern] = here / there
         elif _experts(pattern):
             result[pattern] = 1.0
         else:
-            result[pattern] = len(positions) / len(theirs[pattern])
+            layers = len(positions) / siblings_here
+            result[pattern] = layers / (len(theirs[pattern]) / siblings_there)
     return result
 
 

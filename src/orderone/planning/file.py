@@ -1,28 +1,58 @@
 """Plan files: JSON with a format version. Reading one runs no code: it has no pickles."""
 
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from orderone.core.errors import InputError
-from orderone.core.roles import Role
-from orderone.planning.plan import Block, Multiplier, Plan, Row, Settings
-from orderone.rules.parameterizations import Factors, Growth
+from orderone.core.schema import Limits, SchemaError, read_json, read_record
+from orderone.planning.plan import Multiplier, Plan, Row, Settings
 
 FORMAT = "orderone plan"
 VERSION = 1
+_AT_LEAST_0 = ("0 or more", lambda number: number >= 0)
+_POSITIVE = ("more than 0", lambda number: number > 0)
+LIMITS: Limits = {
+    **dict.fromkeys(("lr", "weight_decay", "eps", "init_std", "base_std"), _AT_LEAST_0),
+    **dict.fromkeys(("shape", "base_shape", "axis", "size", "ranges"), _AT_LEAST_0),
+    **dict.fromkeys(("fan_in", "fan_out"), _AT_LEAST_0),  # a ratio, or the number of an axis
+    **dict.fromkeys(("depth", "own_depth", "gradient"), _POSITIVE),
+}
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """Fields of a plan file and their types."""
+
+    format: str
+    version: int
+    headline: str
+    settings: Settings
+    applied: bool
+    looked: str
+    notes: tuple[str, ...]
+    multipliers: tuple[Multiplier, ...]
+    rows: tuple[Row, ...]
+    undone: tuple[str, ...] = ()
+    checksum: str | None = None  # files of version 0.1 have none
 
 
 def save(plan: Plan, path: str | PathLike[str]) -> None:
-    """Write a plan file."""
-    Path(path).write_text(json.dumps(as_record(plan), indent=1) + "\n")
+    """Write a plan file; raise an InputError if the plan has numbers that are not finite."""
+    text = json.dumps(as_record(plan), indent=1) + "\n"
+    try:
+        read_record(PlanFile, json.loads(text), "", LIMITS)
+    except SchemaError as error:
+        raise InputError(f"the plan cannot be saved: {error}", "not-a-plan-file") from error
+    Path(path).write_text(text, encoding="utf-8")
 
 
 def as_record(plan: Plan) -> dict[str, object]:
     """Return the content of a plan file."""
-    return {
+    record: dict[str, object] = {
         "format": FORMAT,
         "version": VERSION,
         "headline": plan.headline,
@@ -34,65 +64,56 @@ def as_record(plan: Plan) -> dict[str, object]:
         "multipliers": [asdict(multiplier) for multiplier in plan.multipliers],
         "rows": [asdict(row) for row in plan.rows],
     }
+    record["checksum"] = _checksum(record)
+    return record
 
 
 def load(path: str | PathLike[str]) -> Plan:
-    """Read a plan file; raise an InputError if it is none."""
+    """Read a plan file; raise an InputError that names the file and the field that is wrong."""
     try:
-        record = json.loads(Path(path).read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        message = f"{path}: expected a plan file (JSON), written by plan.save: {error}"
-        raise InputError(message, "not-a-plan-file", argument="path") from error
+        record = read_json(path)
+    except ValueError as error:
+        raise _damaged(path, f"expected JSON, written by plan.save: {error}") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        message = f"{path}: expected a plan file, written by plan.save"
-        raise InputError(message, "not-a-plan-file", argument="path")
+        raise _damaged(path, "expected a plan file, written by plan.save")
     if record.get("version") != VERSION:
-        message = (
-            f"{path}: expected format version {VERSION}, got {record.get('version')}; read it with"
-            " the version of orderone that wrote it"
+        raise _damaged(
+            path,
+            f"expected format version {VERSION}, got {record.get('version')!r}; read it with the"
+            " version of orderone that wrote it",
         )
-        raise InputError(message, "not-a-plan-file", argument="path")
     try:
-        return _from_record(record)
-    except (KeyError, TypeError, ValueError) as error:
-        message = f"{path}: the plan file is damaged: {error}"
-        raise InputError(message, "not-a-plan-file", argument="path") from error
-
-
-def _from_record(record: dict[str, Any]) -> Plan:
+        content = read_record(PlanFile, record, "", LIMITS)
+    except SchemaError as error:
+        raise _damaged(path, f"the plan file is damaged: {error}") from error
+    names = [row.name for row in content.rows]
+    if len(set(names)) != len(names):
+        raise _damaged(path, "the plan file is damaged: rows: expected every tensor once")
+    if not all(multiplier.side in ("input", "output") for multiplier in content.multipliers):
+        raise _damaged(path, "the plan file is damaged: multipliers: expected side input or output")
+    if content.checksum is not None and content.checksum != _checksum(record):
+        raise _damaged(
+            path,
+            "the plan file is damaged: checksum: expected that of the content; if you have edited"
+            " the file, remove the field",
+        )
     return Plan(
-        settings=Settings(**_tuples(record["settings"])),
-        rows=tuple(_row(row) for row in record["rows"]),
-        headline=record["headline"],
-        notes=tuple(record["notes"]),
-        undone=tuple(record.get("undone", ())),
-        multipliers=tuple(Multiplier(**m) for m in record["multipliers"]),
-        looked=record["looked"],
-        was_applied=record["applied"],
+        settings=content.settings,
+        rows=content.rows,
+        headline=content.headline,
+        notes=content.notes,
+        undone=content.undone,
+        multipliers=content.multipliers,
+        looked=content.looked,
+        was_applied=content.applied,
     )
 
 
-def _row(record: dict[str, Any]) -> Row:
-    return Row(
-        **_tuples(record)
-        | {
-            "role": Role(record["role"]),
-            "factors": Factors(**record["factors"]),
-            "growth": Growth(**record["growth"]),
-            "blocks": tuple(_block(block) for block in record.get("blocks", ())),
-        }
-    )
+def _damaged(path: str | PathLike[str], message: str) -> InputError:
+    return InputError(f"{path}: {message}", "not-a-plan-file", argument="path")
 
 
-def _block(record: dict[str, Any]) -> Block:
-    ranges = tuple((first, last) for first, last in record["ranges"])
-    factors = Factors(**record["factors"])
-    return Block(**_tuples(record) | {"ranges": ranges, "factors": factors})
-
-
-def _tuples(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the record with tuples in place of the lists of JSON."""
-    result: dict[str, Any] = {}
-    for key, value in record.items():
-        result[key] = tuple(value) if isinstance(value, list) else value
-    return result
+def _checksum(record: Mapping[str, object]) -> str:
+    """Return the SHA-256 of everything but the checksum."""
+    content = {name: value for name, value in record.items() if name != "checksum"}
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -8,13 +8,13 @@ unknown modules are used, which tensors form residual branches, and which norm p
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
 from orderone.core.errors import InputError, with_code, without_code
-from orderone.observe.inventory import VECTOR, Layout, shapes_of, unwrap
+from orderone.observe.inventory import TABLE, VECTOR, Layout, shapes_of, unwrap
 from orderone.observe.trace import Constant, Scores, Trace, Use, trace
 from orderone.observe.trace.packed import Entries, PackedScores, packed_scores
 from orderone.planning import huggingface
@@ -81,12 +81,20 @@ class ForwardFacts:
     layouts: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict)
     # power of the width that multiplies, by tensor and kind of use
     powers: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    # bias -> the matrix or table whose output it is added to, before a constant multiplies both
+    biases: Mapping[str, str] = field(default_factory=dict)
+    # the same constants in the small instance, and its shapes; names are those of the large one
+    constants: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    small_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # by query matrix: size of attention scores in the base for queries and keys of size one
+    score_sizes: Mapping[str, float] = field(default_factory=dict)
     branches: Mapping[str, str] = field(default_factory=dict)  # "last" or "inside"
     open_branches: bool = False  # a branch ends without a parameter that could take a factor
     # readout -> tensors of the norm before it, which can take its multiplier
     carriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scores: tuple[Score, ...] = ()
     outputs: tuple[str, ...] = ()
+    parallel: frozenset[str] = frozenset()  # lists of modules that are not layers: heads, experts
     findings: tuple[str, ...] = ()
     pair: Pair | None = None
     needs_inputs: bool = False  # not traced, and an example batch of the user would change that
@@ -100,6 +108,22 @@ class ForwardFacts:
     def power(self, name: str, kind: str) -> float:
         """Return the power of the width that multiplies a use of a tensor."""
         return self.powers.get((name, kind), 0.0)
+
+    def constant_at(self, name: str, kind: str, shape: tuple[int, ...]) -> float:
+        """Return the constant that multiplies a use of a tensor, in a model where it has `shape`.
+
+        The constant goes like a power of the width, the largest axis that grows.
+        """
+        value = self.constants.get((name, kind), 1.0)
+        power = self.power(name, kind)
+        if not power:
+            return value
+        for size, small, large in zip(
+            shape, self.small_shapes[name], self.shapes[name], strict=True
+        ):
+            if small != large:
+                return value * (size / small) ** power
+        return value
 
     def branch(self, name: str) -> str | None:
         """Return the place of a tensor in its residual branch: "last", "inside" or None.
@@ -159,7 +183,8 @@ def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Forwar
     except Exception as error:  # the user's forward code may raise anything
         failure = f"probe: not run: the forward pass failed ({type(error).__name__}: {error})"
         return _without_trace(with_code(failure, "probe-not-run"), model, base)
-    return _compare(small, large, pair, output_modules(model))
+    facts = _compare(small, large, pair, output_modules(model))
+    return replace(facts, score_sizes=_score_sizes(small, large, pair, base))
 
 
 def output_modules(model: nn.Module) -> tuple[str, ...]:
@@ -180,7 +205,8 @@ def output_modules(model: nn.Module) -> tuple[str, ...]:
 def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -> ForwardFacts:
     findings: list[str] = []
     shapes = shapes_of(pair.large)
-    same = _counterpart_names(shapes, shapes_of(pair.small))
+    small_shapes = shapes_of(pair.small)
+    same = _counterpart_names(shapes, small_shapes)
     scores = _scores(small, large, same, pair, findings)
     in_scores: set[str] = set()
     for score in large.scores:
@@ -197,11 +223,15 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         shapes=shapes,
         layouts=layouts,
         powers=_powers(small, large, same, pair, in_scores, findings),
+        biases=_biases(large),
+        constants=_constants(small, large, same),
+        small_shapes={name: small_shapes[other] for name, other in same.items()},
         branches=_branches(large),
         open_branches=any(not branch.last for branch in large.branches),
         carriers=carriers,
         scores=scores,
         outputs=outputs,
+        parallel=frozenset(stack_of(name) for name in large.parallel),
         findings=tuple(dict.fromkeys(findings)),
         pair=pair,
     )
@@ -248,6 +278,8 @@ def _layouts(uses: tuple[Use, ...], dimensions: int) -> tuple[Layout, ...]:
 def _layout(use: Use, dimensions: int) -> Layout:
     if use.kind == "lookup":
         return Layout("lookup", (0,), tuple(range(1, dimensions)))
+    if use.kind in ("shift", "table") and dimensions > 1:
+        return TABLE
     if use.kind not in ("matrix", "convolution") or use.fan_in is None:
         return VECTOR
     fan_in = use.fan_in
@@ -272,10 +304,10 @@ def _powers(
     before = constants_by_use(small)
     result: dict[tuple[str, str], float] = {}
     for (name, kind), value in constants_by_use(large).items():
-        at = (same[name], kind)
-        if at not in before or name in in_scores:
+        if name in in_scores:
             continue
-        power = _power(before[at], value, pair.growth)
+        # code and hooks leave out a factor of one, which is that of the smaller instance
+        power = _power(before.get((same[name], kind), 1.0), value, pair.growth)
         if power is None:
             note = (
                 f"a constant that multiplies {name} could not be read; if it depends on the width,"
@@ -284,6 +316,17 @@ def _powers(
             findings.append(with_code(note, "constant-not-read"))
         elif abs(power) > NEGLIGIBLE:
             result[name, kind] = power
+    return result
+
+
+def _constants(small: Trace, large: Trace, same: Mapping[str, str]) -> dict[tuple[str, str], float]:
+    """Return the constants of the small instance that could be read and are not zero."""
+    values = constants_by_use(small)
+    result: dict[tuple[str, str], float] = {}
+    for name, kind in constants_by_use(large):
+        value = values.get((same[name], kind))
+        if value is not None and math.isfinite(value) and value != 0:
+            result[name, kind] = abs(value)
     return result
 
 
@@ -319,7 +362,30 @@ def _scaled_uses(constant: Constant, traced: Trace) -> list[tuple[str, str]]:
     for name in constant.after:
         if any(use.kind in kinds for use in traced.uses[name]):
             result.append((name, kind))
+        elif any(use.kind == "shift" for use in traced.uses[name]):
+            result.append((name, "shift"))
     return result
+
+
+def _biases(traced: Trace) -> dict[str, str]:
+    """Return the matrix or table of every bias that a constant multiplies along with it."""
+    result: dict[str, str] = {}
+    for constant in traced.constants:
+        scaled = _scaled_uses(constant, traced)
+        makers = [name for name, kind in scaled if kind != "shift"]
+        for name, kind in scaled:
+            if kind == "shift" and makers:
+                result[name] = _beside(name, makers)
+    return result
+
+
+def _beside(name: str, makers: Sequence[str]) -> str:
+    """Return the maker in the same module, or else the first."""
+    module = name.rpartition(".")[0]
+    for maker in makers:
+        if maker.rpartition(".")[0] == module:
+            return maker
+    return makers[0]
 
 
 def _power(small: float | None, large: float | None, growth: float) -> float | None:
@@ -356,6 +422,33 @@ def _scores(
         if score is not None:
             result.append(score)
     return _with_rows(result, large, same, pair)
+
+
+def _score_sizes(small: Trace, large: Trace, pair: Pair, base: Base) -> dict[str, float]:
+    """Return the size of the base's scores for queries and keys of size one: scale sqrt(head_size).
+
+    It is 1 if scores are divided by the root of the head size, sqrt(head_size) in T5, which divides
+    by nothing. Names are those of the large instance.
+    """
+    same = _counterpart_names(shapes_of(pair.large), shapes_of(pair.small))
+    by_queries = {score.queries: score for score in small.scores}
+    head_size = None
+    config = getattr(base.module, "config", None)
+    if pair.owned and is_configuration(config):
+        head_size = huggingface.head_size(config)
+    sizes: dict[str, float] = {}
+    for wide in large.scores:
+        narrow = by_queries.get(tuple(same[name] for name in wide.queries))
+        if narrow is None or not narrow.scale or not wide.scale or narrow.normalized:
+            continue
+        size = abs(narrow.scale) * narrow.head_size**0.5
+        grown = wide.head_size / narrow.head_size
+        if grown != 1 and head_size is not None:
+            power = 0.5 + (_power(narrow.scale, wide.scale, grown) or 0.0)
+            size *= (head_size / narrow.head_size) ** power
+        for name in set(wide.queries) - set(wide.keys):
+            sizes[name] = size
+    return sizes
 
 
 def _with_rows(

@@ -88,8 +88,8 @@ def head_growth(ours: Configuration, theirs: Configuration) -> float | None:
     """Return the ratio of head sizes, target over base; None if parts of the model disagree."""
     ratios: set[float] = set()
     for our_part, their_part in zip(parts(ours), parts(theirs), strict=True):
-        our_size = _head_size(our_part)
-        their_size = _head_size(their_part)
+        our_size = head_size(our_part)
+        their_size = head_size(their_part)
         if our_size and their_size:
             ratios.add(our_size / their_size)
     if len(ratios) == 1:
@@ -99,7 +99,8 @@ def head_growth(ours: Configuration, theirs: Configuration) -> float | None:
     return 1.0
 
 
-def _head_size(config: Configuration) -> int | None:
+def head_size(config: Configuration) -> int | None:
+    """Return the size of an attention head; None if the configuration has none."""
     for name in ("qk_head_dim", "head_dim", "d_kv"):
         if hasattr(config, name):
             size = getattr(config, name, None)

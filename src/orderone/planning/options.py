@@ -22,12 +22,13 @@ from orderone.planning.settings import (
     INIT_SCALE,
     LR,
     WEIGHT_DECAY,
-    Choice,
     Setting,
     SettingInput,
     Subject,
     nonnegative,
 )
+from orderone.planning.start_setting import KEPT, InitInput, StartSetting
+from orderone.planning.supported import check_model
 from orderone.rules.parameterizations import DECAY, DEPTH_RULES, Factors, decay_factor
 from orderone.theory.exponents import (
     GAUGES,
@@ -66,6 +67,7 @@ class PlanOptions:
     no_decay: Patterns | None = ()  # patterns of tensors without weight decay
     decay_vectors: bool = True  # whether tensors of fewer than two dimensions decay, as in torch
     init_scale: SettingInput | None = None  # factor of the base's initial sizes
+    init: InitInput | None = None  # start of the base; None: as it comes
     overrides: Overrides | None = None  # {"pattern": role}
     inputs: ExampleBatch | None = None  # example batch for the forward pass
     probe: bool = True  # whether to run the forward pass at all
@@ -84,14 +86,16 @@ class PlanOptions:
         """Return the validated options for `model`."""
         if not isinstance(model, nn.Module):
             message = f"model: expected an nn.Module, got {type(model).__name__}"
-            raise InputError(message, "wrong-type", argument="model")
+            raise InputError(message + pair_remedy(model), "wrong-type", argument="model")
         optimizer = algorithm(self.optimizer)
+        check_model(model, optimizer)
         return Request(
             rule=self.rule,
             algorithm=optimizer,
             lr=Setting.read(LR, self.lr, optimizer.names),
             weight_decay=Setting.read(WEIGHT_DECAY, self.weight_decay, optimizer.names),
             init_scale=Setting.read(INIT_SCALE, self.init_scale, optimizer.names),
+            init=StartSetting.read(self.init),
             eps=self.eps,
             depth=None if self.depth is None else one_of(self.depth, DEPTH_RULES, "depth"),
             gauge=one_of(self.gauge, GAUGES, "gauge"),
@@ -101,6 +105,16 @@ class PlanOptions:
             score_power=self.score_power,
             decay_vectors=self.decay_vectors,
         )
+
+
+def pair_remedy(value: object) -> str:
+    """Return what to do with (model, optimizer), which some `build` functions return, else ''."""
+    if not isinstance(value, (tuple, list)) or not value or not isinstance(value[0], nn.Module):
+        return ""
+    return (
+        "; pass the model alone, the first entry, and its optimizer as optimizer=torch.optim.AdamW"
+        " (a class or a name), lr=..., weight_decay=...; plan.optimizer() then constructs it"
+    )
 
 
 OPTION_NAMES: tuple[str, ...] = tuple(field.name for field in fields(PlanOptions))
@@ -132,6 +146,7 @@ class Request:
     overrides: Mapping[str, str]
     score_power: Exact | None
     decay_vectors: bool = True
+    init: StartSetting = KEPT
 
     def parameterization(self, law: str | UpdateLaw) -> Parameterization:
         """Return the rule with learning rates for this update law: derived, or the user's."""
@@ -165,15 +180,10 @@ class Request:
         return (self.lr, self.weight_decay, self.init_scale)
 
     @property
-    def names_roles(self) -> bool:
-        """Whether a setting has roles as keys."""
-        return any(setting.roles for setting in self.per_tensor)
-
-    @property
     def is_uniform(self) -> bool:
         """Whether all tensors have the same settings, and initial sizes are those of the rule."""
         same = all(setting.is_uniform for setting in self.per_tensor)
-        return same and self.init_scale.default == 1
+        return same and self.init_scale.default == 1 and self.init.keeps_all
 
     @property
     def uniform(self) -> "Request":
@@ -183,6 +193,7 @@ class Request:
             lr=self.lr.uniform,
             weight_decay=self.weight_decay.uniform,
             init_scale=Setting.read(INIT_SCALE, None, ()),
+            init=StartSetting.read(None),
         )
 
     def tuned(
@@ -191,6 +202,7 @@ class Request:
         lr: SettingInput | None,
         weight_decay: SettingInput | None,
         init_scale: SettingInput | None,
+        init: InitInput | None,
         eps: EpsOption | None,
     ) -> "Request":
         """Return the request with these values of the settings that a sweep tunes."""
@@ -200,6 +212,7 @@ class Request:
             lr=Setting.read(LR, lr, optimizers),
             weight_decay=Setting.read(WEIGHT_DECAY, weight_decay, optimizers),
             init_scale=Setting.read(INIT_SCALE, init_scale, optimizers),
+            init=StartSetting.read(init),
             eps=eps,
         )
 
@@ -207,6 +220,7 @@ class Request:
         """Raise an InputError if a key of a setting fits no tensor."""
         self.lr.check(tensors)
         self.init_scale.check(tensors)
+        self.init.check(tensors)
         self.weight_decay.check([tensor for tensor in tensors if self._decays(tensor.name)])
 
     def settings_reason(self, tensor: Subject) -> tuple[str, ...]:
@@ -252,7 +266,7 @@ class Request:
         A default is for matrices and lookup tables; gains and biases have to be named by a key.
         Frozen tensors are not changed.
         """
-        choice: Choice = self.init_scale.of(tensor)
+        choice = self.init_scale.of(tensor)
         if choice.value is None or not tensor.trained:
             return 1.0
         if choice.key is None and dimensions < 2:
@@ -338,6 +352,7 @@ class Request:
             decay_vectors=self.decay_vectors,
             relative=relative,
             user_class=optimizer.user_text,
+            init=self.init.plain,
         )
 
 

@@ -96,7 +96,11 @@ def _range(values: Iterable[float]) -> str:
 
 
 def _own_factors(drafts: Drafts, model: nn.Module, base: Base) -> dict[str, float]:
-    deeper = {name: draft for name, draft in drafts.items() if draft.depth != 1 and draft.trained}
+    deeper: dict[str, Draft] = {}
+    for name, draft in drafts.items():
+        # a start replaces the initial sizes of the model's own code
+        if draft.depth != 1 and draft.trained and draft.draw is None:
+            deeper[name] = draft
     if base.own_depths:
         return {name: base.own_depths[name] for name in deeper}
     sizes = _at_the_width_of_the_base(deeper, model, base)
@@ -174,7 +178,7 @@ class _Separation:
     def factors(self) -> dict[str, float]:
         factors: dict[str, float] = {}
         for name, draft in self.drafts.items():
-            if draft.depth != 1 and draft.trained:
+            if draft.depth != 1 and draft.trained and draft.draw is None:
                 factors[name] = self._own_factor(draft)
         return factors
 
@@ -234,6 +238,7 @@ class _Separation:
         """
         size = self._sizes.get(draft.name)
         known = size is not None and size.rms > 0 and draft.base.rms > 0 and draft.trained
+        known = known and draft.draw is None
         is_matrix = draft.evidence.only_matrix is not None and draft.base.constant is None
         if not known or not is_matrix or self._torch_draws(draft):
             return set()

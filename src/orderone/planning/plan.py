@@ -29,6 +29,9 @@ from orderone.optimizers.table import (
     record_named,
 )
 from orderone.planning import apply, schedule, text
+from orderone.planning.draw import Draw
+from orderone.planning.start_sizes import StartReport, start_report
+from orderone.planning.supported import has_sparse_gradients
 from orderone.rules.parameterizations import Factors, Growth
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
     from orderone.planning.base import Initial
+    from orderone.planning.exports import Export
+    from orderone.planning.exports.content import Names
     from orderone.planning.init_check import Observation
     from orderone.planning.options import ExampleBatch
 
@@ -95,6 +100,9 @@ class Row:
     factors: Factors = field(default_factory=Factors)
     # factor of the initial size that the model's own code sets at this depth (depth=None)
     own_depth: float = 1.0
+    # size in the base at which the output is of order one; None for gains, biases, unknown fan-in
+    order_one: float | None = None
+    draw: Draw | None = None  # how values are drawn, if a start replaces those of the model's code
     blocks: tuple[Block, ...] = ()  # rows with settings of their own
 
     def rms(self, value: "Callable[[Row | Block], float]") -> float:
@@ -223,6 +231,8 @@ class Settings:
     user_class: str | None = None
     # settings that differ between tensors: {"lr": {"default": ..., "embedding": ...}}
     per_tensor: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # start of the base: a name, a size, or either by key; None: the model's own initial values
+    init: str | float | Mapping[str, str | float] | None = None
 
     @property
     def label(self) -> str:
@@ -306,6 +316,11 @@ class Plan:
         import pandas
 
         return pandas.DataFrame([text.record(row) for row in self.rows])
+
+    @property
+    def start(self) -> StartReport:
+        """Initial sizes of the base beside order one: what is too small or too large."""
+        return start_report(self.rows)
 
     # --- applying and training --------------------------------------------------------------------
 
@@ -420,6 +435,31 @@ class Plan:
                 parts[name] = construct(CLASSES[name], param_groups, {}, {})
         return CombinedOptimizer(parts)
 
+    def export(
+        self,
+        target: str,
+        *,
+        allow_loss: Sequence[str] = (),
+        names: "Names" = None,
+        min_lr: float = 0.0,
+    ) -> "Export":
+        """Return the plan as patterns of names, in the format of another trainer.
+
+        Args:
+            target: "torchtitan", "megatron", "nemo", "olmo-core", "deepspeed", "huggingface",
+                "json" or "yaml".
+            allow_loss: What to leave out if the format cannot hold it: "eps", "multipliers",
+                "optimizer", "rows". Otherwise an error names it.
+            names: Names of the tensors in the trainer: a function or a mapping from the names of
+                the plan. By default the documented names for Llama, Qwen3 and Mixtral, and
+                otherwise the names of the model.
+            min_lr: Smallest learning rate of the schedule, for tensors with the learning rate of
+                the plan (Megatron); that of other tensors is in proportion.
+        """
+        from orderone.planning.exports import export
+
+        return export(self, target, allow_loss=allow_loss, names=names, min_lr=min_lr)
+
     def check(
         self,
         optimizer: Optimizer,
@@ -532,10 +572,17 @@ def _group_settings(row: Row) -> dict[str, Any]:
 
 
 def fused_options(plan: Plan) -> dict[str, Any]:
-    """Return the option `fused=True` if the optimizer of `plan` is a class of torch that has it."""
-    if plan.settings.user_class is None and plan.settings.optimizer in FUSED:
-        return {"fused": True}
-    return {}
+    """Return the option `fused=True` if the optimizer of `plan` is a class of torch that has it.
+
+    torch's fused kernels take real numbers and dense gradients only.
+    """
+    if plan.settings.user_class is not None or plan.settings.optimizer not in FUSED:
+        return {}
+    if any(tensor.is_complex() for tensor in plan.tensors().values()):
+        return {}
+    if has_sparse_gradients(plan.bound()):
+        return {}
+    return {"fused": True}
 
 
 def _must_decay_as_planned(made: Optimizer, plan: Plan) -> None:

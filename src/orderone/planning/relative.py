@@ -10,6 +10,7 @@ The path of a learning rate:
                                  theory/exponents/solver.py. `width_factors`: factors of this role,
                                  growth and update law
     `_factors`                   divides by the factor that torch.optim.Muon applies to lr
+    start.py                     initial sizes of the base, if the user asks for a start
     adjustments.py               in this order: weight norm, constants in the forward code, residual
                                  branches, attention scores, tied readouts, gauge. Without a rule
                                  for depth, own_depth.py keeps the initial sizes that the model's
@@ -38,6 +39,7 @@ from orderone.planning.huggingface import other_numbers
 from orderone.planning.options import Request
 from orderone.planning.plan import Block, Plan, Row, in_groups
 from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
+from orderone.planning.roles.parallel import parallel_by_shape
 from orderone.planning.roles.resolve import (
     ResolvedRole,
     group_of,
@@ -47,6 +49,7 @@ from orderone.planning.roles.resolve import (
 )
 from orderone.planning.roles.standalone import roles_at_all_sizes
 from orderone.planning.settings import Subject
+from orderone.planning.start import order_one_sizes, started
 from orderone.rules.parameterizations import Factors, Growth, width_factors
 
 
@@ -66,7 +69,10 @@ class _Comparison:
         request = self.request
         facts = self.facts
         drafts = self._drafts()
-        drafts = adjustments.weight_norm(drafts, self.model)
+        subjects = self._subjects(drafts)
+        request.check_settings(list(subjects.values()))
+        start = started(drafts, subjects, request.init, facts, self.base, self.model)
+        drafts = adjustments.weight_norm(start.drafts, self.model)
         drafts = adjustments.forward_constants(drafts, facts)
         in_depth = self._in_depth(drafts)
         scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
@@ -76,12 +82,19 @@ class _Comparison:
             (*in_depth.multipliers, *tied.multipliers, *gauge.multipliers)
         )
         undone = (*scores.notes, *tied.notes)
-        notes = (*in_depth.notes, *undone, *self._bottlenecks(gauge.drafts.values()))
-        subjects = self._subjects(gauge.drafts)
-        request.check_settings(list(subjects.values()))
+        notes = (
+            *start.notes,
+            *in_depth.notes,
+            *undone,
+            *self._bottlenecks(gauge.drafts.values()),
+        )
+        sizes = order_one_sizes(gauge.drafts, subjects, facts, self.base, self.model)
         rows = request.decayed(self._rows(gauge.drafts, subjects))
+        rows = tuple(replace(row, order_one=sizes.get(row.name)) for row in rows)
         self._check_init_scale(rows, subjects)
         settings = replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module))
+        if request.init.is_unset:
+            settings = replace(settings, init=self.base.init)
         return Plan(
             settings=settings,
             rows=rows,
@@ -121,7 +134,15 @@ class _Comparison:
 
     @cached_property
     def counterparts(self) -> dict[str, Counterpart]:
-        return counterparts(self._shapes, self.base.shapes)
+        return counterparts(self._shapes, self.base.shapes, self._parallel)
+
+    @cached_property
+    def _parallel(self) -> frozenset[str]:
+        """Names of lists whose modules are not layers: as traced, or as shapes tell."""
+        if self.facts.pair is not None:
+            return self.facts.parallel
+        as_layers = self._evidence(counterparts(self._shapes, self.base.shapes))
+        return parallel_by_shape(as_layers, self.base.shapes)
 
     @cached_property
     def traced_as(self) -> dict[str, str]:
@@ -130,7 +151,9 @@ class _Comparison:
 
     @cached_property
     def tensors(self) -> list[Evidence]:
-        counterparts = self.counterparts
+        return self._evidence(self.counterparts)
+
+    def _evidence(self, counterparts: Mapping[str, Counterpart]) -> list[Evidence]:
         overrides = read_overrides(self.request.overrides, list(self.items))
         tensors: list[Evidence] = []
         for name, item in self.items.items():
@@ -148,6 +171,7 @@ class _Comparison:
                 traced=self.facts.layouts.get(self.traced_as.get(name, ""), ()),
                 declared=declared_layouts(item),
                 is_output=not set(self.facts.outputs).isdisjoint(item.modules),
+                siblings=counterparts[name].siblings,
             )
             tensors.append(evidence)
         return tensors
@@ -181,8 +205,11 @@ class _Comparison:
         return replace(evidence, item=replace(evidence.item, shape=shape))
 
     def _algorithm(self, evidence: Evidence, structural_role: Role) -> Algorithm:
-        """Return the optimizer of a tensor: Muon leaves some tensors to another optimizer."""
-        is_hidden = structural_role == Role.HIDDEN
+        """Return the optimizer of a tensor: Muon leaves some tensors to another optimizer.
+
+        Its iterations are in real numbers, so that it takes no complex matrices.
+        """
+        is_hidden = structural_role == Role.HIDDEN and not evidence.item.tensor.is_complex()
         return record_for(self.request.algorithm, is_hidden, evidence.item.shape)
 
     def _draft(self, evidence: Evidence, resolved: ResolvedRole, algorithm: Algorithm) -> Draft:
@@ -210,6 +237,12 @@ class _Comparison:
         if resolved.role != Role.FIXED:
             rule = self.request.parameterization(algorithm.law)
             factors = width_factors(rule, resolved.role, resolved.growth, algorithm.law)
+            if algorithm.update_law.spectral and evidence.siblings != (1, 1):
+                # every one of the parallel matrices is orthogonalized by itself
+                alone = self.widths.growth_alone(evidence)
+                factors = replace(
+                    factors, lr=width_factors(rule, resolved.role, alone, algorithm.law).lr
+                )
         interior = bool(self.facts.outputs) and not evidence.is_output
         if resolved.role == Role.READOUT and interior:
             # its output goes on into the network: the gradient of this output is a sum over the
@@ -222,15 +255,13 @@ class _Comparison:
 
     def _subjects(self, drafts: adjustments.Drafts) -> dict[str, Subject]:
         """Return the facts about every tensor that the keys of settings refer to."""
-        roles: Mapping[str, tuple[Role, ...]] = {}
-        if self.request.names_roles:
-            resolved = {name: draft.role for name, draft in drafts.items()}
-            at_base: list[Evidence] = []
-            for evidence in self.tensors:
-                item = replace(evidence.item, shape=evidence.base_shape)
-                at_base.append(self._as_traced(replace(evidence, item=item)))
-            as_traced = [self._as_traced(evidence) for evidence in self.tensors]
-            roles = roles_at_all_sizes(resolved, as_traced, at_base)
+        resolved = {name: draft.role for name, draft in drafts.items()}
+        at_base: list[Evidence] = []
+        for evidence in self.tensors:
+            item = replace(evidence.item, shape=evidence.base_shape)
+            at_base.append(self._as_traced(replace(evidence, item=item)))
+        as_traced = [self._as_traced(evidence) for evidence in self.tensors]
+        roles = roles_at_all_sizes(resolved, as_traced, at_base)
         subjects: dict[str, Subject] = {}
         for name, draft in drafts.items():
             item = draft.evidence.item
@@ -302,6 +333,7 @@ class _Comparison:
             init_scale=init_scale,
             factors=factors,
             own_depth=draft.own_depth,
+            draw=draft.draw,
             blocks=tuple(self._block(block, draft, subject, initial) for block in draft.blocks),
         )
 

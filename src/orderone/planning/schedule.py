@@ -72,6 +72,11 @@ def check(
         )
 
 
+def simulated_rates(optimizer: Optimizer, scheduler: Any) -> list[list[float]]:
+    """Return the learning rates of every group, now and after each step of the schedule."""
+    return [_rates(optimizer), *_simulate(optimizer, scheduler, _length(scheduler))]
+
+
 def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
     """Raise BrokenRatios if the scheduler changes the initial ratios of the optimizer."""
     wanted: list[float] = []
@@ -81,6 +86,14 @@ def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
         if not _proportional(rates, wanted):
             message = _message(f"after {step} steps", rates, wanted, scheduler)
             raise BrokenRatios(message, "broken-ratios", argument="scheduler")
+
+
+def remedy(optimizer: Optimizer, scheduler: Any) -> str:
+    """Return what to do about a schedule that sets the same number for every group."""
+    wanted: list[float] = []
+    for group in optimizer.param_groups:
+        wanted.append(float(group.get("initial_lr", group["lr"])))
+    return _remedy(scheduler, wanted)
 
 
 def _must_reach(optimizer: Optimizer, length: int) -> None:

@@ -1,4 +1,5 @@
-"""Settings that may differ between tensors: learning rate, weight decay, factor of initial sizes.
+"""Settings that may differ between tensors: learning rate, weight decay, start, factor of initial
+sizes.
 
     lr=3e-3                                                       one value for all tensors
     lr={"default": 3e-3, "embedding": 1e-2, "*.q_proj.weight": 1e-3}
@@ -18,13 +19,13 @@ the same size no dimension grows, and the plan prints the role `fixed` for all t
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import isfinite
 from numbers import Real
-from typing import Annotated, TypeAlias
+from typing import Annotated, Generic, TypeAlias, TypeVar
 
 from orderone.core.errors import InputError
 from orderone.core.inputs import UserInput
@@ -38,6 +39,7 @@ LR = "lr"
 WEIGHT_DECAY = "weight_decay"
 INIT_SCALE = "init_scale"
 PER_TENSOR = (LR, WEIGHT_DECAY, INIT_SCALE)
+V = TypeVar("V")
 _WILDCARDS = re.compile(r"\[[^]]*\]|[*?]")
 
 
@@ -54,65 +56,22 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Generic[V]):
     """Value for one tensor, and the key that set it: None for a default."""
 
-    value: float | None  # None: the default of the optimizer
+    value: V | None  # None: the default of the optimizer
     key: str | None = None
 
 
 @dataclass(frozen=True)
-class Setting:
+class PerTensor(Generic[V]):
     """One value, or a mapping that was sorted by the kind of its keys."""
 
     name: str
-    default: float | None = None
-    optimizers: Mapping[str, float] = field(default_factory=dict)
-    roles: Mapping[str, float] = field(default_factory=dict)
-    patterns: Mapping[str, float] = field(default_factory=dict)  # names and patterns
-
-    @staticmethod
-    def read(name: str, value: object, optimizers: Sequence[str]) -> "Setting":
-        """Return the validated setting; `optimizers` are the names that may be keys."""
-        if value is None:
-            return Setting(name, default=1.0 if name == INIT_SCALE else None)
-        if not isinstance(value, Mapping):
-            return Setting(name, default=_number(value, name, name))
-        if not value:
-            raise InputError(
-                f'{name}: expected a number or a mapping such as {{"default": ...}}, got an empty'
-                " mapping",
-                argument=name,
-            )
-        default = 1.0 if name == INIT_SCALE else None
-        by_optimizer: dict[str, float] = {}
-        by_role: dict[str, float] = {}
-        by_pattern: dict[str, float] = {}
-        for key in sorted(value, key=str):
-            if not isinstance(key, str) or not key:
-                raise InputError(
-                    f"{name}: expected text as keys (a role, a name or a pattern of tensors), got"
-                    f" {key!r}",
-                    "wrong-type",
-                    argument=name,
-                )
-            if key == Role.FIXED:
-                raise InputError(
-                    f"{name}: {key!r} is no key, because relative to a base of the same size every"
-                    " tensor is fixed; use names or patterns of tensors",
-                    "unknown-name",
-                    argument=name,
-                )
-            number = _number(value[key], f"{name}[{key!r}]", name)
-            if key == DEFAULT:
-                default = number
-            elif key in optimizers and name != INIT_SCALE:
-                by_optimizer[key] = number
-            elif key in ROLES:
-                by_role[key] = number
-            else:
-                by_pattern[key] = number
-        return Setting(name, default, by_optimizer, by_role, by_pattern)
+    default: V | None = None
+    optimizers: Mapping[str, V] = field(default_factory=dict)
+    roles: Mapping[str, V] = field(default_factory=dict)
+    patterns: Mapping[str, V] = field(default_factory=dict)  # names and patterns
 
     @property
     def is_uniform(self) -> bool:
@@ -120,27 +79,22 @@ class Setting:
         return not (self.optimizers or self.roles or self.patterns)
 
     @property
-    def plain(self) -> PlainSetting:
+    def plain(self) -> V | dict[str, V] | None:
         """The setting as a user would write it, with sorted keys."""
         if self.is_uniform:
             return self.default
-        mapping: dict[str, float] = {}
+        mapping: dict[str, V] = {}
         if self.default is not None:
             mapping[DEFAULT] = self.default
         return {**mapping, **self.optimizers, **self.roles, **self.patterns}
 
-    @property
-    def uniform(self) -> "Setting":
-        """The same setting without keys that refer to some of the tensors only."""
-        return Setting(self.name, self.default)
-
-    def for_optimizer(self, optimizer: str) -> float | None:
+    def for_optimizer(self, optimizer: str) -> V | None:
         """Return the value for a tensor of which only the optimizer is known."""
         return self.optimizers.get(optimizer, self.default)
 
     # --- one tensor -------------------------------------------------------------------------------
 
-    def of(self, tensor: Subject) -> Choice:
+    def of(self, tensor: Subject) -> Choice[V]:
         """Return the value for a tensor; raise an InputError if it has none or several."""
         if tensor.name in self.patterns:
             return Choice(self.patterns[tensor.name], tensor.name)
@@ -171,14 +125,14 @@ class Setting:
             )
         return longest[0]
 
-    def _without_name(self, tensor: Subject, role: str) -> Choice:
+    def _without_name(self, tensor: Subject, role: str) -> Choice[V]:
         if role in self.roles:
             return Choice(self.roles[role], role)
         if tensor.optimizer in self.optimizers:
             return Choice(self.optimizers[tensor.optimizer], tensor.optimizer)
         return Choice(self.default)
 
-    def _raise_ambiguous(self, tensor: Subject, choices: Sequence[Choice]) -> None:
+    def _raise_ambiguous(self, tensor: Subject, choices: Sequence[Choice[V]]) -> None:
         values: list[str] = []
         for role, choice in zip(tensor.roles, choices, strict=True):
             values.append(f"{role} ({choice.value})")
@@ -236,6 +190,78 @@ class Setting:
         if near:
             return f"; did you mean {' or '.join(map(repr, near))}?"
         return f"; the model has {tensors[0].name}, ..., {tensors[-1].name}"
+
+
+@dataclass(frozen=True)
+class Setting(PerTensor[float]):
+    """A number, or numbers for some of the tensors: learning rate, weight decay, init_scale."""
+
+    @staticmethod
+    def read(name: str, value: object, optimizers: Sequence[str]) -> "Setting":
+        """Return the validated setting; `optimizers` are the names that may be keys."""
+        default = 1.0 if name == INIT_SCALE else None
+        if value is None:
+            return Setting(name, default)
+        if not isinstance(value, Mapping):
+            return Setting(name, default=_number(value, name, name))
+        keys = () if name == INIT_SCALE else optimizers
+        numbers = sorted_keys(name, value, keys, lambda number, key: _number(number, key, name))
+        return Setting(
+            name,
+            numbers.pop(DEFAULT, {}).get(DEFAULT, default),
+            numbers["optimizers"],
+            numbers["roles"],
+            numbers["patterns"],
+        )
+
+    @property
+    def uniform(self) -> "Setting":
+        """The same setting without keys that refer to some of the tensors only."""
+        return Setting(self.name, self.default)
+
+
+def sorted_keys(
+    name: str,
+    mapping: Mapping[object, object],
+    optimizers: Sequence[str],
+    read: Callable[[object, str], V],
+) -> dict[str, dict[str, V]]:
+    """Return the values of a mapping by the kind of their keys.
+
+    The kinds are "default", "optimizers", "roles" and "patterns". `read` validates a value; its
+    second argument is the place of the value in words.
+    """
+    if not mapping:
+        raise InputError(
+            f'{name}: expected a value or a mapping such as {{"default": ...}}, got an empty'
+            " mapping",
+            argument=name,
+        )
+    kinds: dict[str, dict[str, V]] = {DEFAULT: {}, "optimizers": {}, "roles": {}, "patterns": {}}
+    for key in sorted(mapping, key=str):
+        if not isinstance(key, str) or not key:
+            raise InputError(
+                f"{name}: expected text as keys (a role, a name or a pattern of tensors), got"
+                f" {key!r}",
+                "wrong-type",
+                argument=name,
+            )
+        if key == Role.FIXED:
+            raise InputError(
+                f"{name}: {key!r} is no key, because relative to a base of the same size every"
+                " tensor is fixed; use names or patterns of tensors",
+                "unknown-name",
+                argument=name,
+            )
+        kind = "patterns"
+        if key == DEFAULT:
+            kind = DEFAULT
+        elif key in optimizers:
+            kind = "optimizers"
+        elif key in ROLES:
+            kind = "roles"
+        kinds[kind][key] = read(mapping[key], f"{name}[{key!r}]")
+    return kinds
 
 
 def fits_name(key: str, name: str) -> bool:

@@ -9,6 +9,7 @@ from orderone.core.errors import hint_on_codes
 from orderone.core.text_table import aligned, text_width, wrapped
 from orderone.optimizers.table import find_record
 from orderone.planning.counterparts import common_name, stack_of
+from orderone.planning.draw import describe
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Block, Plan, Row
@@ -25,9 +26,10 @@ def record(row: "Row") -> dict[str, object]:
     """Return a row as plain values, with its factors as separate columns."""
     plain: dict[str, object] = {}
     for field in fields(row):
-        if field.name not in ("factors", "growth", "blocks"):
+        if field.name not in ("factors", "growth", "blocks", "draw"):
             plain[field.name] = getattr(row, field.name)
     plain["grows"] = row.grows
+    plain["start"] = None if row.draw is None else row.draw.start
     for block in row.blocks:
         plain[f"{block.kind}_lr"] = block.lr
         plain[f"{block.kind}_init_std"] = block.init_std
@@ -51,6 +53,8 @@ def render(plan: "Plan", wide: bool = False) -> str:
         remarks.append(f"note: {note}")
     if not plan.settings.decay_vectors:
         remarks.append("no weight decay on gains, biases and scalars (decay_vectors=False)")
+    if any(row.draw for row in plan.rows):
+        remarks.append(describe(plan.settings.init, [row.draw for row in plan.rows]))
     remarks += [LEGEND, plan.looked]
     remarks += hint_on_codes(remarks)
     if wide:

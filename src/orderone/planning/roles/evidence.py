@@ -12,6 +12,7 @@ multiple is the same in base and target.
 """
 
 import fnmatch
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,8 +33,11 @@ from orderone.planning.roles.vocabulary import (
     QUERIES_KEYS_VALUES,
     TABLES,
 )
+from orderone.rules.parameterizations import Growth
 
 OVERRIDES = (*ROLES, Role.FIXED)
+
+ENTRYWISE = frozenset({"vector", "table"})  # layouts without a sum
 
 Size = tuple[int, int]  # base, target
 
@@ -105,6 +109,7 @@ class Evidence:
     named: tuple[Layout, ...] = ()  # in absolute mode: the layout that the name suggests
     is_output: bool = False  # held by a module that is known to be the output layer
     part: int | None = None  # in absolute mode: fan-out of one of several matrices side by side
+    siblings: Size = (1, 1)  # number of parallel modules that hold such a tensor
 
     @property
     def name(self) -> str:
@@ -128,7 +133,7 @@ class Evidence:
             return True
         undeclared = set(self.traced) - set(self.declared)
         more = set(self.traced) > set(self.declared)
-        return more and any(layout.kind != "vector" for layout in undeclared)
+        return more and any(layout.kind not in ENTRYWISE for layout in undeclared)
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -164,6 +169,14 @@ class Evidence:
     def over(self, axes: Iterable[int]) -> list[Size]:
         """Return the sizes of some axes, in the base and in the target."""
         return [self.sizes[axis] for axis in axes]
+
+    def with_siblings(self, axes: Iterable[int]) -> Size:
+        """Return the size of some axes in all parallel modules together."""
+        base, target = self.siblings
+        for base_size, size in self.over(axes):
+            base *= base_size
+            target *= size
+        return base, target
 
     def product(self, axes: Iterable[int]) -> int:
         """Return the product of some axes of the target."""
@@ -240,7 +253,7 @@ class Widths:
         """Sizes of the outputs of a tensor."""
         vectors: set[Size] = set()
         for evidence in self.tensors:
-            if "vector" in evidence.kinds:
+            if not ENTRYWISE.isdisjoint(evidence.kinds):
                 vectors.update(evidence.sizes)
         outputs = self._sizes("matrix", "fan_out") | self._sizes("lookup", "fan_out")
         return outputs | vectors | self._unknown
@@ -277,7 +290,28 @@ class Widths:
     def certain(self) -> set[Size]:
         """Sizes that are certainly widths."""
         repeated = {size for size in self._repeated - self.picked if _grew(size)}
-        return self.passed_on | repeated
+        return self.passed_on | repeated | self._outer_products
+
+    @cached_property
+    def _outer_products(self) -> set[Size]:
+        """Sizes of outer products that a matrix reads, and of their factors."""
+        grown = {size for size in self.produced - self.picked if _grew(size)}
+        result: set[Size] = set()
+        for size in self.consumed - self.produced:
+            for factor in grown:
+                other, remainder = divmod(size[0], factor[0])
+                product = (other, size[1] // factor[1])
+                if not remainder and product in grown and size[1] % factor[1] == 0:
+                    result |= {size, factor}
+        return result
+
+    def is_product(self, size: Size) -> bool:
+        """Return whether a size grew like a product of two widths and is none itself."""
+        if not _grew(size) or self.is_width(size):
+            return False
+        ratio = size[1] / size[0]
+        ratios = {target / base for base, target in self.certain}
+        return any(math.isclose(ratio, one * other) for one in ratios for other in ratios)
 
     @cached_property
     def _repeated(self) -> set[Size]:
@@ -310,6 +344,27 @@ class Widths:
     def among(self, sizes: Iterable[Size]) -> list[Size]:
         """Return the widths among these sizes."""
         return [size for size in sizes if self.is_width(size)]
+
+    def growth(self, evidence: Evidence, axes: Iterable[int]) -> float:
+        """Return the growth of some axes of a tensor.
+
+        The outputs of parallel modules may form a width together: heads of constant size, whose
+        number grows.
+        """
+        axes = list(axes)
+        ratio = self.ratio(evidence.over(axes))
+        together = evidence.with_siblings(axes)
+        if ratio == 1 and evidence.siblings != (1, 1) and self.is_width(together):
+            return together[1] / together[0]
+        return ratio
+
+    def growth_alone(self, evidence: Evidence) -> Growth:
+        """Return the growth of a matrix, without the parallel ones beside it."""
+        layout = evidence.only_matrix
+        if layout is None:
+            return Growth()
+        fan_in = self.ratio(evidence.over(layout.fan_in))
+        return Growth(fan_in, self.ratio(evidence.over(layout.fan_out)))
 
     def ratio(self, sizes: Iterable[Size]) -> float:
         """Return the growth of the widths among these sizes, multiplied together."""

@@ -15,7 +15,7 @@ from orderone.core.errors import InputError
 from orderone.core.roles import ROLES, Role
 from orderone.observe.inventory import Layout
 from orderone.planning.counterparts import stack_of
-from orderone.planning.roles.evidence import Evidence, Widths
+from orderone.planning.roles.evidence import ENTRYWISE, Evidence, Widths
 from orderone.rules.parameterizations import Growth
 
 MOST_PACKED = 8  # largest number of widths side by side
@@ -75,8 +75,19 @@ def _resolve(evidence: Evidence, widths: Widths) -> ResolvedRole | Doubt:
     for source in RANKING:
         role = source(evidence, widths)
         if role is not None:
-            return role
+            return role if evidence.override else _no_product(role, evidence, widths)
     return _doubt(evidence, widths)
+
+
+def _no_product(role: ResolvedRole, evidence: Evidence, widths: Widths) -> ResolvedRole | Doubt:
+    """Return a doubt about a tensor that grows like a product of two widths.
+
+    The output of a hypernetwork (8 -> n^2) is a matrix, whose fan-in no shape shows.
+    """
+    if role.role == Role.FIXED and any(widths.is_product(size) for size in evidence.sizes):
+        why = "a dimension grows like a product of two widths, as the weights of a matrix do"
+        return Doubt(evidence, (Role.HIDDEN, Role.EMBEDDING, Role.FIXED), why)
+    return role
 
 
 def _by_override(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
@@ -88,10 +99,14 @@ def _by_override(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
     if role == Role.HIDDEN:
         fan_in = fan_out = fan_in**0.5
     for layout in evidence.layouts:
-        if layout.kind != "vector":
+        if layout.kind not in ENTRYWISE:
             fan_in = widths.ratio(evidence.over(layout.fan_in))
             fan_out = widths.ratio(evidence.over(layout.fan_out))
             break
+    if fan_in == fan_out == 1:  # set by the user for sizes that are no widths
+        fan_in = fan_out = _total_growth(evidence)
+        if role == Role.HIDDEN:
+            fan_in = fan_out = fan_in**0.5
     growth = {
         Role.HIDDEN: Growth(fan_in, fan_out),
         Role.READOUT: Growth(fan_in=fan_in),
@@ -100,6 +115,13 @@ def _by_override(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
         Role.FIXED: Growth(),
     }
     return ResolvedRole(role, growth[role], "set by overrides")
+
+
+def _total_growth(evidence: Evidence) -> float:
+    ratio = 1.0
+    for base, target in evidence.sizes:
+        ratio *= target / base
+    return ratio
 
 
 def _by_trace(evidence: Evidence, widths: Widths) -> ResolvedRole | None:
@@ -157,6 +179,8 @@ def _by_layouts(evidence: Evidence, widths: Widths) -> ResolvedRole:
     layout = evidence.layouts[0]
     if layout.kind == "vector":
         return _vector(evidence, widths)
+    if layout.kind == "table":
+        return _table(evidence, widths)
     if layout.kind == "lookup":
         return _lookup(evidence, widths, layout)
     resolved: list[ResolvedRole] = []
@@ -178,10 +202,24 @@ def _both_ways(resolved: Sequence[ResolvedRole]) -> ResolvedRole | None:
 
 
 def _vector(evidence: Evidence, widths: Widths) -> ResolvedRole:
-    ratio = widths.ratio(evidence.sizes)
+    ratio = widths.growth(evidence, range(len(evidence.sizes)))
     if ratio == 1:
         return _fixed(evidence, widths)
     return ResolvedRole(Role.VECTOR, Growth(fan_out=ratio), "per-channel gain or bias")
+
+
+def _table(evidence: Evidence, widths: Widths) -> ResolvedRole:
+    """Return the role of a tensor that is added, or whose rows are tokens.
+
+    A bias has one entry per channel; a table of positions or tokens has several.
+    """
+    resolved = _vector(evidence, widths)
+    long = [size for size in evidence.sizes if size[1] > 1]
+    is_bias = evidence.name.endswith("bias")
+    if resolved.role != Role.VECTOR or is_bias or len(widths.among(long)) == len(long):
+        return resolved
+    reason = "learned table of positions or tokens (no fan-in)"
+    return ResolvedRole(Role.EMBEDDING, resolved.growth, reason)
 
 
 def _lookup(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
@@ -202,7 +240,10 @@ def _tied(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
 def _matrix(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
     fan_in = evidence.over(layout.fan_in)
     fan_out = evidence.over(layout.fan_out)
-    growth = Growth(widths.ratio(fan_in), 1.0 if evidence.is_output else widths.ratio(fan_out))
+    growth = Growth(
+        widths.growth(evidence, layout.fan_in),
+        1.0 if evidence.is_output else widths.growth(evidence, layout.fan_out),
+    )
     if growth.fan_in != 1 and growth.fan_out != 1:
         return ResolvedRole(Role.HIDDEN, growth, "fan-in and fan-out grow")
     if growth.fan_in != 1:
@@ -315,8 +356,8 @@ def structural_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
 def _structural_role(evidence: Evidence, widths: set[int], first: bool, last: bool) -> Role:
     layout = evidence.only_matrix
     assert layout is not None
-    fan_in = evidence.product(layout.fan_in)
-    fan_out = evidence.product(layout.fan_out)
+    fan_in = _structural_size(evidence, layout.fan_in, widths)
+    fan_out = _structural_size(evidence, layout.fan_out, widths)
     is_output = evidence.is_output or (last and evidence.hints.head)
     if is_output or (last and fan_out not in widths):
         return Role.READOUT
@@ -327,6 +368,15 @@ def _structural_role(evidence: Evidence, widths: set[int], first: bool, last: bo
     if several or any(_few_times(fan_out, width) for width in widths):
         return Role.HIDDEN
     return Role.READOUT
+
+
+def _structural_size(evidence: Evidence, axes: Sequence[int], widths: set[int]) -> int:
+    """Return the size of some axes; in parallel modules together, if only that is a width."""
+    size = evidence.product(axes)
+    together = evidence.with_siblings(axes)[1]
+    if size not in widths and together in widths:
+        return together
+    return size
 
 
 def _few_times(size: int, width: int) -> bool:

@@ -1,0 +1,165 @@
+"""`plan.export(target)`: a plan as patterns of names, in the format of another trainer."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from orderone.core.errors import InputError
+from orderone.planning.exports.content import Content, Names, content
+from orderone.planning.exports.format import LOSSES, Base, Format, Values
+from orderone.planning.exports.formats.groups import DeepSpeed, HuggingFace
+from orderone.planning.exports.formats.megatron import Megatron
+from orderone.planning.exports.formats.nemo import Nemo
+from orderone.planning.exports.formats.olmo_core import OlmoCore
+from orderone.planning.exports.formats.plain import Json, Yaml, rest
+from orderone.planning.exports.formats.torchtitan import Torchtitan
+from orderone.planning.exports.patterns import regex
+
+if TYPE_CHECKING:
+    from orderone.planning.plan import Plan
+
+FORMATS: Mapping[str, Format] = {
+    "torchtitan": Torchtitan(),
+    "megatron": Megatron(),
+    "nemo": Nemo(),
+    "olmo-core": OlmoCore(),
+    "deepspeed": DeepSpeed(),
+    "huggingface": HuggingFace(),
+    "json": Json(),
+    "yaml": Yaml(),
+}
+
+
+@dataclass(frozen=True)
+class Export:
+    """A plan in the format of a trainer. `print` it, `save` it, or `build` the trainer's objects.
+
+    Attributes:
+        target: Name of the trainer.
+        data: The settings as plain data, in the fields of the trainer.
+        init: Initial sizes: patterns with the standard deviation of the tensors that they match.
+            No trainer reads them from such a file. Start from a checkpoint of `plan.apply()`, or
+            initialise with these numbers.
+        names: Names of all tensors in the trainer.
+        notes: What else has to be known.
+    """
+
+    target: str
+    data: Mapping[str, Any]
+    init: Sequence[Mapping[str, Any]]
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    _format: Format = field(default_factory=Json, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return self._format.text(dict(self.data))
+
+    def __repr__(self) -> str:
+        return f"<Export of {len(self.names)} tensors to {self.target}>"
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the text to a file."""
+        Path(path).write_text(str(self))
+
+    def build(self, model: nn.Module | None = None) -> object:
+        """Return the objects that the trainer's own code takes; they need the trainer's package.
+
+        `model` is the trainer's model; parameter groups of DeepSpeed and Hugging Face need it.
+        """
+        return self._format.build(dict(self.data), model)
+
+    def settings(self, names: Collection[str] | None = None) -> dict[str, Values]:
+        """Return what the trainer would read for every tensor: lr, weight_decay, eps by name."""
+        return self._format.read(dict(self.data), self.names if names is None else names)
+
+
+def export(
+    plan: "Plan",
+    target: str,
+    *,
+    allow_loss: Sequence[str] = (),
+    names: Names = None,
+    min_lr: float = 0.0,
+) -> Export:
+    """Return the plan in the format of a trainer; `Plan.export` documents the arguments."""
+    if target not in FORMATS:
+        raise InputError(
+            f"target: expected one of {', '.join(FORMATS)}, got {target!r}", argument="target"
+        )
+    allowed = {allow_loss} if isinstance(allow_loss, str) else set(allow_loss)
+    unknown = sorted(allowed - set(LOSSES))
+    if unknown:
+        raise InputError(
+            f"allow_loss: expected some of {', '.join(LOSSES)}, got {', '.join(unknown)}",
+            argument="allow_loss",
+        )
+    chosen = FORMATS[target]
+    made = content(plan, target, names)
+    lost = _lost(plan, made, chosen)
+    refused = {kind: why for kind, why in lost.items() if kind not in allowed}
+    if refused:
+        reasons = "; ".join(f"{kind} ({LOSSES[kind]}: {why})" for kind, why in refused.items())
+        raise InputError(
+            f"target: {target} cannot hold {reasons}. Pass allow_loss={tuple(refused)!r} to leave"
+            " this out",
+            "export-loss",
+            argument="target",
+        )
+    base = _base(plan, made, min_lr)
+    init = _init(made)
+    data = chosen.data(made, base)
+    if chosen.holds >= set(LOSSES):
+        data |= {"init": init, **rest(plan)}
+    notes = [*made.notes, chosen.advice]
+    notes += [f"left out: {kind} ({why})" for kind, why in lost.items()]
+    return Export(target, data, init, made.names, tuple(notes), chosen)
+
+
+def _lost(plan: "Plan", made: Content, chosen: Format) -> dict[str, str]:
+    """Return what the format cannot hold, with an example."""
+    lost: dict[str, str] = {}
+    eps = sorted({group.eps for group in made.groups if isinstance(group.eps, float)})
+    if len(eps) > 1 and "eps" not in chosen.holds:
+        lost["eps"] = f"from {eps[0]:.3g} to {eps[-1]:.3g}"
+    if plan.multipliers and "multipliers" not in chosen.holds:
+        first = plan.multipliers[0]
+        lost["multipliers"] = f"{first.value:.3g} at the {first.side} of {first.module}"
+    for group in made.groups:
+        if group.optimizer not in chosen.optimizers:
+            lost["optimizer"] = f"{group.optimizer} for {group.names[0]}"
+    if len({group.optimizer for group in made.groups}) > 1 and "optimizer" not in chosen.holds:
+        lost.setdefault("optimizer", "several optimizers")
+    packed = [row.name for row in plan.rows if row.blocks]
+    if packed and "rows" not in chosen.holds:
+        lost["rows"] = packed[0]
+    return lost
+
+
+def _base(plan: "Plan", made: Content, min_lr: float) -> Base:
+    settings = plan.settings
+    weight_decay = settings.weight_decay
+    if not weight_decay:
+        weight_decay = max((group.weight_decay for group in made.groups), default=0.0)
+    betas = plan.user_options.get("betas")
+    return Base(
+        optimizer=settings.optimizer,
+        lr=settings.lr,
+        weight_decay=weight_decay,
+        min_lr=min_lr,
+        betas=None if betas is None else (float(betas[0]), float(betas[1])),
+    )
+
+
+def _init(made: Content) -> list[dict[str, Any]]:
+    """Return patterns with initial sizes."""
+    by_size: dict[float, list[str]] = {}
+    for name, std in made.init.items():
+        by_size.setdefault(std, []).append(name)
+    init: list[dict[str, Any]] = []
+    for std, group_names in by_size.items():
+        init.append({"pattern": regex(group_names, made.names), "init_std": std})
+    return init

@@ -1,0 +1,128 @@
+"""Interface of a trainer's format: plain data in the trainer's own fields."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from torch import nn
+
+from orderone.core.errors import InputError
+from orderone.planning.exports.content import Content, Group
+from orderone.planning.exports.patterns import regex
+
+Data: TypeAlias = dict[str, Any]
+TorchGroups: TypeAlias = list[dict[str, Any]]
+
+# what an export may leave out, with allow_loss
+LOSSES: Mapping[str, str] = {
+    "eps": "different eps for different tensors",
+    "multipliers": "factors in the forward pass",
+    "optimizer": "the optimizer of some tensors",
+    "rows": "learning rates of some rows of a tensor",
+}
+
+
+@dataclass(frozen=True)
+class Base:
+    """Settings that the trainer gives to all tensors; groups differ from them."""
+
+    optimizer: str
+    lr: float
+    weight_decay: float
+    min_lr: float
+    betas: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Values:
+    """Settings of one tensor, as a trainer would read them from an export."""
+
+    lr: float
+    weight_decay: float
+    eps: float | None
+
+
+class Format(ABC):
+    """Format of one trainer."""
+
+    optimizers: ClassVar[Mapping[str, str]]  # name in a plan -> name of the trainer
+    holds: ClassVar[frozenset[str]] = frozenset({"eps"})
+    advice: ClassVar[str]  # how to use the export, in a sentence or two
+
+    @abstractmethod
+    def data(self, content: Content, base: Base) -> Data:
+        """Return the export as plain data."""
+
+    @abstractmethod
+    def text(self, data: Data) -> str:
+        """Return the export as the trainer's users write it: Python code, YAML or JSON."""
+
+    @abstractmethod
+    def build(self, data: Data, model: nn.Module | None) -> object:
+        """Return the objects that the trainer's own code takes."""
+
+    @abstractmethod
+    def read(self, data: Data, names: Collection[str]) -> dict[str, Values]:
+        """Return the settings of tensors with these names, by the trainer's own rules."""
+
+
+def group_options(group: Group, base: Base) -> dict[str, Any]:
+    """Return the settings of a group as options of a torch optimizer."""
+    options: dict[str, Any] = {"lr": group.lr, "weight_decay": group.weight_decay}
+    if group.eps is not None:
+        options["eps"] = group.eps
+    if base.betas is not None:
+        options["betas"] = list(base.betas)
+    return options
+
+
+def regex_groups(content: Content, base: Base) -> list[dict[str, Any]]:
+    """Return every group as a regular expression with options of a torch optimizer."""
+    groups: list[dict[str, Any]] = []
+    for group in content.groups:
+        groups.append({"pattern": regex(group.names, content.names), **group_options(group, base)})
+    return groups
+
+
+def first_match(
+    groups: Sequence[Mapping[str, Any]], names: Collection[str]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the first group whose regular expression matches, for each name that has one."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name in names:
+        for group in groups:
+            if re.search(group["pattern"], name):
+                found[name] = group
+                break
+    return found
+
+
+def torch_groups(groups: Sequence[Mapping[str, Any]], model: nn.Module | None) -> TorchGroups:
+    """Return parameter groups of torch.optim with the tensors of `model`."""
+    if model is None:
+        raise InputError("model: expected the model that the trainer trains", argument="model")
+    tensors = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    matched = first_match(groups, tensors)
+    missing = [name for name in tensors if name not in matched]
+    if missing:
+        raise InputError(
+            f"model: no pattern of the export matches {', '.join(missing[:3])}"
+            f"{' ...' if missing[3:] else ''}; expected the tensors of the planned model",
+            argument="model",
+        )
+    made: TorchGroups = []
+    for group in groups:
+        options = {key: value for key, value in group.items() if key != "pattern"}
+        if "betas" in options:
+            options["betas"] = tuple(options["betas"])
+        names = [name for name in tensors if matched[name] is group]
+        if names:
+            made.append({"params": [tensors[name] for name in names], **options})
+    return made
+
+
+def values(group: Mapping[str, Any]) -> Values:
+    """Return the settings of a group with the fields of torch.optim."""
+    return Values(group["lr"], group["weight_decay"], group.get("eps"))

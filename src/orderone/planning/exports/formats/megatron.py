@@ -1,0 +1,75 @@
+"""Megatron-LM (megatron-core 0.16): `config_overrides` of the optimizer.
+
+A key matches names by shell patterns. The overrides of all keys that match are merged. The
+scheduler moves each group between its own `max_lr` and `min_lr`, and multiplies the weight decay of
+the configuration by `wd_mult`. Each group therefore gets a `min_lr` in proportion to its `max_lr`.
+"""
+
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatch
+from typing import ClassVar
+
+from torch import nn
+
+from orderone.core.optional import need_package
+from orderone.planning.exports.content import Content
+from orderone.planning.exports.format import Base, Data, Format, Values
+from orderone.planning.exports.patterns import globs
+
+
+class Megatron(Format):
+    optimizers: ClassVar[Mapping[str, str]] = {"adamw": "adam", "sgd": "sgd"}
+    advice: ClassVar[str] = (
+        "Pass the overrides to get_megatron_optimizer(config, model, config_overrides=...), and the"
+        " other values to OptimizerConfig and the scheduler."
+    )
+
+    def data(self, content: Content, base: Base) -> Data:
+        overrides: list[Data] = []
+        for group in content.groups:
+            entry: Data = {
+                "name": globs(group.names, content.names),
+                "max_lr": group.lr,
+                "min_lr": base.min_lr * group.lr / base.lr,
+                "wd_mult": group.weight_decay / base.weight_decay if base.weight_decay else 0.0,
+            }
+            if group.eps is not None:
+                entry["eps"] = group.eps
+            overrides.append(entry)
+        return {
+            "optimizer": self.optimizers.get(base.optimizer, base.optimizer),
+            "lr": base.lr,
+            "min_lr": base.min_lr,
+            "weight_decay": base.weight_decay,
+            "config_overrides": overrides,
+        }
+
+    def text(self, data: Data) -> str:
+        settings = [f"{key}={data[key]!r}" for key in ("optimizer", "lr", "min_lr", "weight_decay")]
+        lines = [f"config = OptimizerConfig({', '.join(settings)})", "config_overrides = {"]
+        for entry in data["config_overrides"]:
+            lines.append("    ParamKey(\n        name=(")
+            lines += [f"            {name!r}," for name in entry["name"]]
+            values = {key: value for key, value in entry.items() if key != "name"}
+            lines.append(f"        )\n    ): {values!r},")
+        return "\n".join([*lines, "}\n"])
+
+    def build(self, data: Data, model: nn.Module | None) -> object:
+        module = need_package("megatron.core.optimizer.optimizer_config", "megatron-core")
+        overrides: dict[object, Data] = {}
+        for entry in data["config_overrides"]:
+            settings = {key: value for key, value in entry.items() if key != "name"}
+            overrides[module.ParamKey(name=tuple(entry["name"]))] = settings
+        return overrides
+
+    def read(self, data: Data, names: Collection[str]) -> dict[str, Values]:
+        found: dict[str, Values] = {}
+        for name in names:
+            merged: Data = {}
+            for entry in data["config_overrides"]:
+                if any(fnmatch(name, pattern) for pattern in entry["name"]):
+                    merged.update(entry)
+            if merged:
+                weight_decay = data["weight_decay"] * merged["wd_mult"]
+                found[name] = Values(merged["max_lr"], weight_decay, merged.get("eps"))
+        return found

@@ -1,0 +1,90 @@
+"""Sizes that grow like products of widths, and constants behind layers with biases."""
+
+import pytest
+import torch
+from support.errors import refuses
+from torch import Tensor, nn
+
+import orderone as o1
+
+X = torch.randn(32, 16)
+
+
+class Outer(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.a = nn.Linear(16, width)
+        self.b = nn.Linear(16, width)
+        self.out = nn.Linear(width * width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        product = torch.tanh(self.a(x))[:, :, None] * torch.tanh(self.b(x))[:, None, :]
+        return self.out(product.flatten(1))
+
+
+class Hyper(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.width = width
+        self.inp = nn.Linear(16, width)
+        self.hyper = nn.Linear(8, width * width)
+        self.out = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.hyper(x[:, :8]).unflatten(-1, (self.width, self.width))
+        return self.out(torch.relu(weights @ torch.relu(self.inp(x))[..., None])[..., 0])
+
+
+class Divided(nn.Module):
+    """The output of one layer is multiplied by a buffer that depends on the width."""
+
+    multiplier: Tensor
+
+    def __init__(self, width: int, layer: str):
+        super().__init__()
+        self.inp = nn.Linear(16, width)
+        self.hid = nn.Linear(width, width)
+        self.out = nn.Linear(width, 10)
+        self.layer = layer
+        self.register_buffer("multiplier", torch.tensor(width**-0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in ("inp", "hid", "out"):
+            x = getattr(self, name)(x)
+            if name == self.layer:
+                x = x * self.multiplier
+            if name != "out":
+                x = torch.relu(x)
+        return x
+
+
+def test_the_readout_of_an_outer_product_has_a_fan_in_of_both_widths():
+    plan = o1.plan(Outer(64), base=Outer(16), inputs=X, optimizer="adam", lr=1e-2)
+    assert plan["a.weight"].role == plan["b.weight"].role == "embedding"
+    assert plan["out.weight"].role == "readout"
+    assert plan["out.weight"].factors.lr == pytest.approx(1 / 16)
+    assert plan["out.weight"].factors.std == pytest.approx(1 / 16)
+
+
+def test_a_hypernetwork_is_refused_until_its_role_is_set():
+    with refuses("ambiguous-role", argument="overrides"):
+        o1.plan(Hyper(64), base=Hyper(16), inputs=X)
+    plan = o1.plan(
+        Hyper(64), base=Hyper(16), inputs=X, optimizer="adam", overrides={"hyper.*": "hidden"}
+    )
+    # the matrix that it makes is (n, n)
+    assert plan["hyper.weight"].factors.std == pytest.approx(1 / 2)
+    assert plan["hyper.weight"].factors.lr == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize("layer", ["inp", "hid", "out"])
+def test_a_constant_behind_a_layer_is_compensated_in_weight_and_bias(layer):
+    def plan_with(constant_behind: str) -> o1.Plan:
+        model, base = Divided(64, constant_behind), Divided(16, constant_behind)
+        return o1.plan(model, base=base, inputs=X, optimizer="adam", lr=1e-2)
+
+    scaled, plain = plan_with(layer), plan_with("none")
+    for row in scaled.rows:
+        factor = 2.0 if row.name.startswith(layer) else 1.0
+        assert row.factors.std == pytest.approx(factor * plain[row.name].factors.std), row.name
+        assert row.factors.lr == pytest.approx(factor * plain[row.name].factors.lr), row.name

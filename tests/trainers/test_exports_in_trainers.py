@@ -1,0 +1,152 @@
+"""Exports that the trainers' own code applies: `make test-trainers` installs the trainers."""
+
+import os
+import re
+
+import pytest
+import torch
+from support import planned_models
+from torch import nn
+
+from orderone.planning.exports import names as tables
+from orderone.planning.exports.content import content
+
+
+class Named(nn.Module):
+    """Model with small tensors of any names."""
+
+    def __init__(self, names):
+        super().__init__()
+        for name in names:
+            *parents, last = name.split(".")
+            here: nn.Module = self
+            for parent in parents:
+                if not hasattr(here, parent):
+                    here.add_module(parent, nn.Module())
+                here = getattr(here, parent)
+            here.register_parameter(last, nn.Parameter(torch.zeros(2)))
+
+
+def exported(name, target, **options):
+    plan = planned_models.plan(name)
+    export = plan.export(target, **options)
+    expected = {}
+    for group in content(plan, target, None).groups:
+        expected.update(dict.fromkeys(group.names, group))
+    model = Named(export.names)
+    names = {p: name for name, p in model.named_parameters()}
+    return export, model, names, expected
+
+
+def compare(groups, names, expected, lr="lr", decay=lambda group: group["weight_decay"]):
+    seen = []
+    for group in groups:
+        for p in group["params"]:
+            wanted = expected[names[p]]
+            assert group[lr] == pytest.approx(wanted.lr, rel=1e-15)
+            assert decay(group) == pytest.approx(wanted.weight_decay, rel=1e-15)
+            if "eps" in group:
+                assert group["eps"] == wanted.eps
+            seen.append(names[p])
+    assert sorted(seen) == sorted(expected)
+
+
+@pytest.mark.parametrize("name", planned_models.NAMES)
+def test_torchtitan(name):
+    module = pytest.importorskip("torchtitan.components.optimizer")
+    export, model, names, expected = exported(name, "torchtitan")
+    made = module.OptimizersContainer._build_param_groups(model, export.build(), {})
+    groups_by_optimizer, _ = made
+    assert set(groups_by_optimizer) == {"AdamW"}
+    optimizer = torch.optim.AdamW(groups_by_optimizer["AdamW"])
+    compare(optimizer.param_groups, names, expected)
+
+
+@pytest.mark.parametrize("name", planned_models.NAMES)
+def test_olmo_core(name):
+    module = pytest.importorskip("olmo_core.optim")
+    export, model, names, expected = exported(name, "olmo-core")
+    data = export.data
+    config = module.AdamWConfig(
+        lr=data["lr"], weight_decay=data["weight_decay"], group_overrides=export.build()
+    )
+    optimizer = config.build(model)
+    compare(optimizer.param_groups, names, expected)
+    # a schedule multiplies the initial learning rate of each group
+    schedule = module.scheduler.CosWithWarmup(warmup=2, alpha_f=0.1)
+    rates = [schedule.get_lr(group["initial_lr"], 5, 10) for group in optimizer.param_groups]
+    factors = [
+        rate / group["lr"] for rate, group in zip(rates, optimizer.param_groups, strict=True)
+    ]
+    assert factors == pytest.approx([factors[0]] * len(factors))
+
+
+@pytest.mark.parametrize("name", planned_models.NAMES)
+def test_nemo(name):
+    module = pytest.importorskip("nemo_automodel.components.optim.optimizer")
+    export, model, names, expected = exported(name, "nemo", allow_loss="eps")
+    base = export.data["optimizer"]
+    groups = module._build_param_groups(list(model.named_parameters()), export.build())
+    for group in groups:  # as its scheduler does
+        group["lr"] = base["lr"] * group.get("lr_mult", 1.0)
+        group["weight_decay"] = base["weight_decay"] * group.get("wd_mult", 1.0)
+    compare(groups, names, expected)
+
+
+@pytest.mark.parametrize("name", planned_models.NAMES)
+def test_megatron(name):
+    module = pytest.importorskip("megatron.core.optimizer")
+    scheduling = pytest.importorskip("megatron.core.optimizer_param_scheduler")
+    export, model, names, expected = exported(name, "megatron", min_lr=3e-4)
+    if not torch.distributed.is_initialized():
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        torch.distributed.init_process_group(
+            "gloo", init_method="tcp://127.0.0.1:29577", rank=0, world_size=1
+        )
+    data = export.data
+    config = module.OptimizerConfig(
+        optimizer="adam", lr=data["lr"], min_lr=data["min_lr"], weight_decay=data["weight_decay"]
+    )
+    groups = module._get_param_groups([model], config, export.build())
+
+    def decay(group):
+        return data["weight_decay"] * group["wd_mult"]
+
+    compare(groups, names, expected, lr="max_lr", decay=decay)
+    optimizer = torch.optim.AdamW(groups)
+    scheduler = scheduling.OptimizerParamScheduler(
+        optimizer, init_lr=0.0, max_lr=data["lr"], min_lr=data["min_lr"], lr_warmup_steps=2,
+        lr_decay_steps=10, lr_decay_style="cosine", start_wd=data["weight_decay"],
+        end_wd=data["weight_decay"], wd_incr_steps=10, wd_incr_style="constant",
+    )  # fmt: skip
+    for _ in range(12):  # warm-up, decay and the end at min_lr
+        scheduler.step(1)
+        factors = [group["lr"] / group["max_lr"] for group in optimizer.param_groups]
+        assert factors == pytest.approx([factors[0]] * len(factors))
+        assert [group["weight_decay"] for group in optimizer.param_groups] == pytest.approx(
+            [decay(group) for group in optimizer.param_groups]
+        )
+
+
+def test_names_are_those_of_olmo_core():
+    convert = pytest.importorskip("olmo_core.nn.hf.convert")
+    own = (
+        convert.HF_TO_OLMO_CORE_WEIGHT_MAPPINGS
+        | (convert.MODEL_TYPE_SPECIFIC_HF_TO_OLMO_CORE_WEIGHT_MAPPINGS["llama"])
+    )
+    theirs = {
+        re.sub(r"\[\w+\]", "{}", hugging_face): re.sub(r"\[\w+\]", "{}", olmo)
+        for hugging_face, olmo in own.items()
+    }
+    for name, found in tables.OLMO_CORE.items():
+        if ".experts." not in name:  # Hugging Face packs them since Transformers 5
+            assert found == (theirs[name],)
+
+
+def test_names_are_those_of_torchtitan():
+    pytest.importorskip("triton")
+    llama = pytest.importorskip("torchtitan.models.llama3.state_dict_adapter")
+    theirs = llama.Llama3StateDictAdapter(None, None).from_hf_map
+    for name, target in theirs.items():
+        if target is not None:
+            assert tables.TORCHTITAN[name] == (target,)
