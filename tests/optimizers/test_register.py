@@ -239,8 +239,8 @@ def test_a_subclass_inherits_the_law_and_may_replace_it():
 @pytest.mark.parametrize(
     ("thing", "code"),
     [
-        (NeedsClosure, "invalid-argument"),
-        (torch.optim.LBFGS, "invalid-argument"),
+        (NeedsClosure, "needs-closure"),
+        (torch.optim.LBFGS, "needs-closure"),
         (NoRate, "invalid-argument"),
         (int, "wrong-type"),
         ("adam", "wrong-type"),

@@ -488,7 +488,6 @@ FAULTY = {
         lambda width: o1.plan(Net(width), base=Net(width), lr=LR), "base-equals-target"
     ),
     "build ignores the width": Subject(lambda width: Net(64), "same-shapes"),
-    "frozen layer": Subject(_frozen, "frozen-tensor", "requires_grad is False"),
     "left out of the optimizer": Subject(changed(_left_out), "frozen-tensor", "optimizer"),
     "detached": Subject(_detached, "frozen-tensor", "no gradient"),
     "initial size": Subject(_large_start, "wrong-initial-size", "hid"),
@@ -499,7 +498,7 @@ FAULTY = {
     "sp called mup, with sgd": Subject(_plain_sgd, "standard-parameterization"),
     "eps": Subject(_large_eps, "small-gradients", "eps"),
     "rate of positions": Subject(
-        _lost_places, "lr-not-scaled", "updates of pos scale like n^-1", TOKENS
+        _lost_places, "lr-not-scaled", "learning rates of pos scale like n^-1", TOKENS
     ),
     "vanishing output of tokens": Subject(_divided_places, "shrinking-output", batch=TOKENS),
     "tied in code that is no module": Subject(
@@ -575,6 +574,7 @@ HEALTHY = {
         Net, options={"optimizer": "adam", "weight_decay": 0.1}
     ),
     "zero readout": Subject(_zero_readout),
+    "frozen layer": Subject(_frozen),
     "scaled already, in another gauge": Subject(_own(gauge="unit")),
     "a plan": Subject(lambda width: o1.plan(Net(width), base=Net(64), lr=LR, gauge="paper")),
     "sgd": Subject(Net, options={"optimizer": "sgd", "lr": 0.5}),

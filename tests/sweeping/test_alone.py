@@ -115,7 +115,8 @@ def test_a_damaged_checkpoint_is_ignored(tmp_path, damage):
     j = job()
     trial = j.trial({"width": 16, "lr": 0.01})
     (tmp_path / f"{trial.key}.safetensors").write_bytes(damage)
-    [found] = run_alone(j, [trial], None, tmp_path)
+    with pytest.warns(UserWarning, match=r"starts again \[checkpoint-damaged\]"):
+        [found] = run_alone(j, [trial], None, tmp_path)
     assert found.status == "done"
 
 

@@ -252,10 +252,33 @@ def test_experts_are_captured(family, precision):
         graphs = {o.facts["graph"] for o in outcomes}
         return np.array([o.losses for o in outcomes], float), graphs
 
-    captured, graphs = losses(True)
+    captured, graphs = losses(True, graphs=True)
     assert graphs == {True}
     alone, _ = losses(False, graphs=False)
     assert np.allclose(captured, alone, rtol=1e-4 if precision == "float32" else 1e-2)
+
+
+def test_compiled_sweeps_repeat():
+    def losses():
+        torch.compiler.reset()
+        result = o1.sweep(
+            lambda width: hf_families.build("llama", width),
+            space={"lr": [1e-3, 2e-3], "seed": range(2)},
+            widths=[32],
+            data=hf_families.batch_of("llama"),
+            steps=20,
+            precision="bfloat16",
+            device="cuda",
+            stacked=True,
+            compile=True,
+            graphs=True,
+            progress=False,
+        )
+        outcomes = list(result.outcomes.values())
+        assert {o.facts["compiled"] for o in outcomes} == {True}
+        return np.array([o.losses for o in outcomes], float)
+
+    assert np.array_equal(losses(), losses())
 
 
 @pytest.mark.parametrize("compile", [False, True])

@@ -87,7 +87,7 @@ def test_the_target_is_for_the_class():
     ).transfer()
     settings = transfer.target(width=64)
     assert "optimizer=Halved" in settings.snippet
-    with pytest.raises(ValueError, match="pass the class itself"):
+    with refuses("invalid-argument", argument="optimizer"):
         settings.plan(mlp(64), mlp(8))
     assert type(settings.plan(mlp(64), mlp(8), Halved).optimizer()) is Halved
 

@@ -132,8 +132,7 @@ def test_a_missing_package_is_named(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(
-        ImportError,
-        match=r"optuna is needed for this sampler; run: pip install 'orderone\[optuna\]'",
-    ):
+    with pytest.raises(ImportError) as caught:
         sweep(mlp, SPACE, **CALL, sampler="tpe", trials=2)
+    assert caught.value.name == "optuna"
+    assert "pip install 'orderone[optuna]'" in str(caught.value)

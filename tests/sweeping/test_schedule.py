@@ -77,20 +77,17 @@ def test_a_function_is_a_schedule():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "argument"),
     [
-        (("cosine", 0), "steps: expected a whole number, 1 or more; got 0"),
-        (("cosine", 10, -1), "warmup: expected a whole number, 0 or more"),
-        (
-            ("cosine", 10, 0, 1.5),
-            "final: expected a finite number of at least 0 and of at most 1; got 1.5",
-        ),
+        (("cosine", 0), "steps"),
+        (("cosine", 10, -1), "warmup"),
+        (("cosine", 10, 0, 1.5), "final"),
         (("linear", 10, 0, math.nan), "final"),
-        ((lambda t: math.nan, 10), "schedule\\(0\\)"),
+        ((lambda t: math.nan, 10), "schedule(0)"),
     ],
 )
-def test_wrong_numbers_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
+def test_wrong_numbers_are_named(arguments, argument):
+    with refuses("invalid-argument", argument=argument):
         schedule(*arguments)
 
 

@@ -119,10 +119,14 @@ def test_sweeps_in_one_store_are_not_mixed(tmp_path):
     assert name[:12] in str(caught.value)
 
 
+class IndivisibleError(ValueError):
+    """Raised by a build function that accepts only some numbers of heads."""
+
+
 def test_settings_that_cannot_be_built_are_failed_trials():
     def build(width, heads):
         if width % heads:
-            raise ValueError(f"{heads} heads do not divide {width}")
+            raise IndivisibleError(heads)
         return mlp(width)
 
     found = sweep(build, {"lr": 0.01, "heads": [1, 3]}, **CALL)
@@ -130,7 +134,7 @@ def test_settings_that_cannot_be_built_are_failed_trials():
         1: ["done"],
         3: ["failed"],
     }
-    with pytest.raises(ValueError, match="3 heads do not divide 8"):
+    with pytest.raises(IndivisibleError):
         sweep(build, {"lr": 0.01, "heads": [3]}, **CALL)
 
 
@@ -153,7 +157,8 @@ def test_a_trial_that_raises_fails_alone_and_runs_again(tmp_path):
         8: ["done"],
         16: ["failed"],
     }
-    assert found.frame["error"].dropna().unique().tolist() == ["RuntimeError: not at width 16"]
+    (error,) = found.frame["error"].dropna().unique()
+    assert "RuntimeError: not at width 16" in error
     assert code_of(found.notes[0]) == "trial-failed"
     assert "not at width 16" in found.notes[0]
     assert found.notes[0] in " ".join(str(found).split())
@@ -192,13 +197,14 @@ def test_ctrl_c_saves_finished_trials_and_the_running_one(tmp_path):
 
     def data(step, seed):
         calls.append(step)
-        if len(calls) == 15:
+        if len(calls) == 17:  # the first is read before the trainings
             os.kill(os.getpid(), signal.SIGINT)
         return batch(step, seed)
 
     call = CALL | {"data": data, "store": tmp_path / "runs.db", "name": "net"}
-    with pytest.raises(Interrupted, match=r"2 of 8 trials finished; .*the same call") as caught:
+    with pytest.raises(Interrupted, match="2 of 8") as caught:
         sweep(mlp, SPACE, **call)
+    assert str(tmp_path / "runs.db") in str(caught.value)
     assert isinstance(caught.value, KeyboardInterrupt)
     assert len(caught.value.sweep.frame) == 2
     assert len(list((tmp_path / "runs.db.checkpoints").iterdir())) == 1
@@ -301,6 +307,7 @@ def refused(changed: dict[str, Any], error: Any) -> Any:
         ({"loss": 3}, "wrong-type", "loss", "a function"),
         ({"gague": "unit"}, "unknown-name", None, "did you mean 'gauge'"),
         ({"pruner": "medium"}, "unknown-name", "pruner", "did you mean 'median'"),
+        ({"optimizer": "adamm"}, "unknown-name", "optimizer", "did you mean 'adam'"),
     ],
     ids=lambda value: next(iter(value), "nothing") if isinstance(value, dict) else "",
 )
@@ -310,23 +317,22 @@ def test_wrong_input_is_named_before_anything_is_trained(changed, code, argument
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "argument"),
     [
-        ({"space": {"lr": [-1.0]}}, "lr: expected a finite number above 0; got -1.0"),
-        ({"space": {"lr": [nan]}}, "lr: expected a finite number above 0; got nan"),
-        ({"space": {"lr": [inf]}}, "lr: expected a finite number"),
-        ({"widths": 3.5}, "widths: expected a whole number"),
-        ({"steps": 0}, "steps: expected a whole number, 1 or more; got 0"),
-        ({"steps": None}, "steps: expected a whole number"),
-        ({"optimizer": "adamm"}, "unknown optimizer"),
-        ({"clip": 0}, "clip: expected a finite number above 0"),
-        ({"together": 0}, "together: expected a whole number"),
-        ({"base": -1}, "base: expected a whole number"),
+        ({"space": {"lr": [-1.0]}}, "lr"),
+        ({"space": {"lr": [nan]}}, "lr"),
+        ({"space": {"lr": [inf]}}, "lr"),
+        ({"widths": 3.5}, "widths"),
+        ({"steps": 0}, "steps"),
+        ({"steps": None}, "steps"),
+        ({"clip": 0}, "clip"),
+        ({"together": 0}, "together"),
+        ({"base": -1}, "base"),
     ],
     ids=lambda value: next(iter(value), "nothing") if isinstance(value, dict) else "",
 )
-def test_wrong_numbers_are_named_before_anything_is_trained(changed, words):
-    refused(changed, pytest.raises(ValueError, match=words))
+def test_wrong_numbers_are_named_before_anything_is_trained(changed, argument):
+    refused(changed, refuses("invalid-argument", argument=argument))
 
 
 def test_an_unknown_key_of_the_space_lists_the_accepted_ones():

@@ -321,15 +321,15 @@ def test_wrong_input_is_named(changed, code, argument, words):
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "argument"),
     [
-        ({"steps": 0}, "steps: expected a whole number, 1 or more"),
+        ({"steps": 0}, "steps"),
         ({"accumulate": 0}, "accumulate"),
         ({"clip": 0.0}, "clip"),
     ],
 )
-def test_wrong_numbers_are_named(changed, words):
-    with pytest.raises(ValueError, match=words):
+def test_wrong_numbers_are_named(changed, argument):
+    with refuses("invalid-argument", argument=argument):
         train(**({"model": planned(), "data": Toy(), "steps": 4, "device": "cpu"} | changed))
 
 

@@ -540,11 +540,11 @@ def test_wrong_input_is_named(call, code, argument, words):
     [
         (lambda: study(sweep(), tolerance=0), "tolerance"),
         (lambda: study(sweep(), confidence=1.0), "confidence"),
-        (lambda: study(sweep()).target(width=1.5), "width: expected a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: study(sweep()).target(width=1.5), "width"),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_wrong_numbers_are_named(call, argument):
-    with pytest.raises(ValueError, match=argument):
+    with refuses("invalid-argument", argument=argument):
         call()
 
 

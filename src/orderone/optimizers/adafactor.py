@@ -70,4 +70,5 @@ ADAFACTOR = Algorithm(
     weight_decay=0.0,
     eps=(None, 1e-3),
     scaled_eps=_scaled_eps,
+    takes_complex=False,
 )

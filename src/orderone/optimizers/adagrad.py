@@ -1,10 +1,13 @@
 """Adagrad (Duchi et al. 2011) with L2 decay, as torch.optim.Adagrad.
 
 Each entry of the gradient is divided by the root of the sum of its squares so far. Updates shrink
-like 1 / sqrt(t), at every width alike, and scale with the width as those of Adam. With
-`initial_accumulator_value` > 0 the sum does not start at the scale of the gradient: early updates
-are proportional to the gradient, as those of SGD, and later ones are normalized. No learning rate
-is right for both, so a plan refuses this option.
+like 1 / sqrt(t), at every width alike, and scale with the width as those of Adam.
+
+With `initial_accumulator_value` > 0 the sum starts at this value. While the squares of gradients
+add up to less, updates are proportional to the gradient, as those of SGD; later they are
+normalized, as those of Adam. Gradients of hidden matrices shrink with the width, so wide models
+get there later than narrow ones. No learning rate is right at all widths and steps, so a plan
+refuses this option.
 """
 
 from typing import ClassVar
@@ -41,9 +44,9 @@ def _check_options(options: Options) -> None:
     start = options.get("initial_accumulator_value")
     if start:
         raise InputError(
-            f"initial_accumulator_value: expected 0, got {start!r}; squares of gradients are added"
-            " to this value, and their size depends on the width, so that updates follow the law"
-            " of SGD at some widths and the law of Adam at others; use eps to limit small"
+            f"initial_accumulator_value: expected 0, got {start!r}; updates follow the law of SGD"
+            " until the squares of gradients add up to this value, and the law of Adam after that;"
+            " wide models have smaller gradients and get there later. Use eps to limit small"
             " denominators, which a plan scales with the width",
             argument="initial_accumulator_value",
         )
@@ -58,4 +61,5 @@ ADAGRAD = Algorithm(
     weight_decay=0.0,
     eps=1e-10,
     check_options=_check_options,
+    takes_sparse=True,
 )

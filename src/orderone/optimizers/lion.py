@@ -77,5 +77,11 @@ class LionUpdate(Update):
 
 
 LION = Algorithm(
-    "lion", law="sign", torch_class=Lion, stacked=LionUpdate, lr=1e-4, weight_decay=0.0
+    "lion",
+    law="sign",
+    torch_class=Lion,
+    stacked=LionUpdate,
+    lr=1e-4,
+    weight_decay=0.0,
+    takes_complex=False,
 )

@@ -23,6 +23,7 @@ class MuonUpdate(Update):
     shared: ClassVar[tuple[str, ...]] = ("nesterov", "ns_coefficients", "ns_steps")
     refused: ClassVar[Mapping[str, object]] = {"adjust_lr_fn": None}
     elementwise: ClassVar[bool] = False
+    inner_precision: ClassVar[torch.dtype | None] = torch.bfloat16  # of Newton-Schulz, as in torch
 
     def state(self, p: Tensor) -> State:
         return {"momentum": torch.zeros_like(p)}

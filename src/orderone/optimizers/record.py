@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.optim import Optimizer
 
+from orderone.core.errors import InputError
 from orderone.optimizers.update import Options, Update
 from orderone.theory.exponents.updates import UpdateLaw, update_law
 
@@ -79,6 +80,8 @@ class Algorithm:
     # whether decay is added to the gradient; None: the name of the law says it
     coupled_decay: bool | None = None
     decay_is_known: bool = True  # False: weight decay cannot be planned
+    takes_complex: bool = True  # its step accepts complex tensors
+    takes_sparse: bool = False  # its step accepts sparse gradients
 
     @property
     def label(self) -> str:
@@ -127,6 +130,18 @@ def takes_keyword(kind: type, name: str) -> bool:
         if "__init__" in vars(base) and name in signature(base).parameters:
             return True
     return False
+
+
+def check_closure(kind: type[Optimizer]) -> None:
+    """Raise an InputError if `step` of an optimizer requires a closure."""
+    closure = signature(kind.step).parameters.get("closure")
+    if closure is not None and closure.default is Parameter.empty:
+        message = (
+            f"optimizer: {class_name(kind)}.step requires a closure that computes the loss again;"
+            " expected an optimizer that makes one step from one backward pass, such as"
+            " torch.optim.AdamW"
+        )
+        raise InputError(message, "needs-closure", argument="optimizer")
 
 
 def default_of(kind: type, name: str) -> Any:

@@ -20,6 +20,7 @@ from orderone.optimizers.muon import MUON, REST
 from orderone.optimizers.record import (
     Algorithm,
     Shape,
+    check_closure,
     class_name,
     default_of,
     no_rate_factor,
@@ -146,13 +147,7 @@ def _checked_class(kind: object) -> type[Optimizer]:
             " the learning rate, so an optimizer without one cannot follow it",
             argument="optimizer",
         )
-    closure = signature(kind.step).parameters.get("closure")
-    if closure is not None and closure.default is Parameter.empty:
-        raise InputError(
-            f"optimizer: {class_name(kind)}.step needs a closure that computes the loss again, and"
-            " orderone calls step() after one backward pass",
-            argument="optimizer",
-        )
+    check_closure(kind)
     return kind
 
 

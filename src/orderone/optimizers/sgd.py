@@ -39,4 +39,5 @@ SGD = Algorithm(
     lr=1e-3,
     weight_decay=0.0,
     fused=True,
+    takes_sparse=True,
 )

@@ -20,6 +20,7 @@ from orderone.optimizers.record import (
     Algorithm,
     Eps,
     TensorScale,
+    check_closure,
     class_name,
     default_of,
     label,
@@ -95,6 +96,8 @@ def algorithm(optimizer: object) -> Algorithm:
         return ALGORITHMS[one_of(name, ALGORITHMS, "optimizer")]
     record = nearest_record(optimizer)
     if record is None:
+        if issubclass(optimizer, Optimizer):
+            check_closure(optimizer)
         message = (
             f"optimizer: the update law of {class_name(optimizer)} is unknown; expected one of"
             f" {', '.join(ALGORITHMS)}, one of their classes, a subclass, or a class that was"

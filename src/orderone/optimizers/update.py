@@ -44,6 +44,7 @@ class Update(ABC):
     # options with the only supported value
     refused: ClassVar[Mapping[str, object]] = {"maximize": False}
     elementwise: ClassVar[bool] = True  # torch.compile then makes one kernel
+    inner_precision: ClassVar[torch.dtype | None] = None  # None: that of the parameter
 
     def __init__(self, options: Options):
         self.options = options

@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from orderone.core.errors import InputError, with_code
+from orderone.observe.batch_errors import naming_batch
+from orderone.observe.batches import loss_of
 from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import algorithm
 from orderone.seeding import seeded
@@ -21,9 +25,13 @@ from orderone.sweeping.trial import PER_TENSOR, Trial
 from orderone.training import checkpoint as checkpoints
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome
+from orderone.training.source import moved
 
 # errors that concern the sweep, not the settings of one trial
-OF_ALL_TRIALS = ("groups-differ", "optimizer-depends-on-size", "optimizer-given-twice")
+OF_ALL_TRIALS = (
+    *("groups-differ", "optimizer-depends-on-size", "optimizer-given-twice"),
+    *("complex-tensors", "needs-closure", "scripted-model", "sparse-gradients"),
+)
 MOST_FAILURES = 3  # failed trials that get a note each
 
 
@@ -41,6 +49,7 @@ class Driver:
     results: dict[str, tuple[Trial, Outcome]] = field(default_factory=dict)
     asked: dict[str, Trial] = field(default_factory=dict)
     ran: int = 0
+    batch_accepted: bool = False  # whether a model of the sweep has accepted a batch
 
     def run(self) -> Sweep:
         self.recall()
@@ -85,6 +94,9 @@ class Driver:
                 progress.skip(*self.results[trial.key])
             else:
                 missing.append(trial)
+        if missing and not self.batch_accepted:
+            check_batch(self.job, missing)
+            self.batch_accepted = True
         check_members(self.job, missing)
         if self.pruning:
             for trial in missing:
@@ -143,11 +155,14 @@ class Driver:
         """Return notes on trials that failed, were not stacked, or could not be stored."""
         failures: list[str] = []
         not_stacked: dict[object, None] = {}  # reasons, each once
+        not_compiled: dict[object, None] = {}
         for key, outcome in outcomes.items():
             if outcome.error is not None:
                 failures.append(f"failed: {self.asked[key]}: {outcome.error}")
             elif "not stacked" in outcome.facts:
                 not_stacked[outcome.facts["not stacked"]] = None
+            elif "not compiled" in outcome.facts:
+                not_compiled[outcome.facts["not compiled"]] = None
         notes = [with_code(text, "trial-failed") for text in failures[:MOST_FAILURES]]
         if len(failures) > MOST_FAILURES:
             more = f"{len(failures) - MOST_FAILURES} more trials failed; see the column 'error'"
@@ -155,6 +170,9 @@ class Driver:
         notes += self._data_notes()
         for reason in not_stacked:  # ends with a code
             notes.append(f"not stacked, trained one after another: {reason}")
+        for reason in not_compiled:
+            text = f"stacked without torch.compile, which failed: {reason}"
+            notes.append(with_code(text, "compile-failed"))
         if self.store and self.store.unsaved:
             text = (
                 f"{len(self.store.unsaved)} finished trials could not be written to"
@@ -173,6 +191,37 @@ class Driver:
             needed = self.job.settings_of(trial).steps * self.job.accumulate
             notes.update(dict.fromkeys(self.job.source(trial).notes_on(needed)))
         return list(notes)
+
+
+def check_batch(job: Job, trials: list[Trial]) -> None:
+    """Raise an InputError if no model of these trials accepts the example batch.
+
+    If some models accept it, the trials of the others fail when they are trained.
+    """
+    refusal: InputError | None = None
+    for group in groups(trials):
+        try:
+            _try_batch(job, group[0])
+        except InputError as error:
+            refusal = refusal or error
+        except Exception:  # the user's code may raise anything; training records the error
+            return
+        else:
+            return
+    if refusal is not None:
+        raise refusal
+
+
+def _try_batch(job: Job, trial: Trial) -> None:
+    """Compute the loss of the example batch, as the training of a trial does."""
+    device = torch.device(job.device)
+    batch = job.source(trial).at(0, 0)
+    with seeded(trial.seed):
+        model = job.built(trial.settings).model.to(device, job.settings.dtype)
+        with job.settings.autocast(device):
+            batch = moved(batch, device, job.precision)
+            with naming_batch("data", batch, model):
+                loss_of(model, batch, job.loss or job.data.loss)
 
 
 def check_members(job: Job, trials: list[Trial]) -> None:

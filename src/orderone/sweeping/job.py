@@ -6,6 +6,7 @@ from functools import cached_property
 from inspect import Parameter, signature
 from typing import Any
 
+import torch
 from torch import nn
 
 from orderone.core.canonical import digest
@@ -16,7 +17,7 @@ from orderone.optimizers.registry import registered, remember
 from orderone.optimizers.table import UserOptimizer, algorithm, class_name, nearest_record
 from orderone.planning import Plan, plan
 from orderone.planning.build import Family, family
-from orderone.seeding import seeded
+from orderone.seeding import seeded, start_seed
 from orderone.sweeping.built_optimizer import BuiltOptimizer, read_optimizer
 from orderone.sweeping.member import Member, optimizer_options
 from orderone.sweeping.same_tensors import SameTensors
@@ -29,11 +30,12 @@ from orderone.sweeping.trial import (
     SIZES,
     TUNED,
     Trial,
+    Value,
     setting_of,
 )
 from orderone.training.fingerprint import identity
 from orderone.training.schedule import Factor, schedule
-from orderone.training.settings import Settings
+from orderone.training.settings import Settings, cast_model
 from orderone.training.source import HeldOut, Source
 
 FORMAT = 1  # version of the meaning of a trial; another number makes all trials new ones
@@ -93,8 +95,8 @@ def _check_same_settings(base: BuiltOptimizer | None, built: BuiltOptimizer | No
 
 
 def _with_default(
-    setting: float | dict[str, float] | None, default: float | None
-) -> float | dict[str, float] | None:
+    setting: Value | dict[str, Value] | None, default: float | None
+) -> Value | dict[str, Value] | None:
     """Return the setting of a trial, with the value of the optimizer that `build` returns."""
     if setting is None:
         return default
@@ -136,10 +138,15 @@ class Job:
     report_every: int = 10
     checkpoint_seconds: float = 60.0
     together: int | None = None  # members of a stack; None: as many as fit
-    compile: bool = False
+    compile: bool | None = None
     graphs: bool | None = None
     deterministic: bool = False
+    verify: bool = True  # prove that stacks equal stand-alone runs
     tensors: SameTensors = field(default_factory=SameTensors, repr=False, compare=False)
+    # by program: whether checkpoints were checked, and the state that they would lose
+    resume_checks: dict[str, tuple[bool, str | None]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, object]:
@@ -253,14 +260,22 @@ class Job:
     # --- making members ---------------------------------------------------------------------------
 
     def member(self, trial: Trial) -> Member:
-        """Return the initialised model of a trial, on the job's device and in its precision."""
+        """Return the initialised model of a trial, on the job's device and in its precision.
+
+        A plan traces a forward pass, which may change what a model holds. So the first plan of an
+        architecture is made for another model from the same seed.
+        """
+        if _kind(trial) not in self._made:
+            with seeded(trial.seed):
+                self.plan_for(trial, self.built(trial.settings))
         with seeded(trial.seed):
             built = self.built(trial.settings)
             model = built.model
             self.tensors.check(trial, shapes_of(model))
             made = self.plan_for(trial, built)
+        with seeded(start_seed(trial.seed)):
             made.apply()
-        model.to(self.device, self.settings.dtype)
+        cast_model(model, torch.device(self.device), self.settings.dtype)
         from_build = built.optimizer.options if built.optimizer else {}
         options = optimizer_options(
             made.settings.optimizer,
@@ -286,7 +301,7 @@ class Job:
         tuned: dict[str, Any] = {"eps": trial.get("eps", built.tuned.get("eps"))}
         for name in PER_TENSOR:
             tuned[name] = _with_default(setting_of(trial.settings, name), built.tuned.get(name))
-        kind = f"{trial.get('rule', 'mup')} {trial.architecture}"
+        kind = _kind(trial)
         key = f"{kind} {tuned}"
         if key not in self._made:
             planned = self._planned(trial, built, kind, tuned)
@@ -338,6 +353,11 @@ class Job:
         """Return the trial's architecture at the size of the base, always from the same seed."""
         with seeded(BASE_SEED):
             return self.built({**trial.settings, **self.base_sizes})
+
+
+def _kind(trial: Trial) -> str:
+    """Return a text that is equal for trials whose plans differ only in what the space tunes."""
+    return f"{trial.get('rule', 'mup')} {trial.architecture}"
 
 
 def call_build(
@@ -393,7 +413,7 @@ def check_build(build: object, sizes: Sequence[str], arguments: Sequence[str]) -
         known = ", ".join((*TUNED, *CHOICES, *AMOUNTS, *SEEDS))
         raise InputError(
             f"space: unknown key {unknown[0]!r}; expected one of {known}, a role, pattern or"
-            f" optimizer after lr, weight_decay or init_scale (lr.embedding){takes}",
+            f" optimizer after lr, weight_decay, init_scale or init (lr.embedding){takes}",
             "unknown-space-key",
             argument="space",
         )

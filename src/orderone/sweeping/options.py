@@ -96,10 +96,14 @@ class Execution:
         stacked: "auto" trains trials of the same shape in one program where that is possible,
             False never does, True raises an error where it is not possible.
         device: By default a GPU if there is one.
-        compile: Whether stacked training uses torch.compile.
+        compile: Whether stacked training uses torch.compile; by default on a GPU if it saves
+            time.
         graphs: Whether training uses CUDA graphs; by default if they save time.
         deterministic: Whether to use only kernels that give the same bits every time. They may be
             slower, and torch raises an error where it has none.
+        verify: Whether two members of every stack first take two steps in the stack and alone; if
+            they differ by more than rounding, trials are trained one after another. By default on
+            a CPU.
         checkpoint_seconds: Time between checkpoints of running trials; they are written beside the
             store.
         progress: Whether to draw a progress bar on a terminal.
@@ -112,9 +116,10 @@ class Execution:
     together: Count | None = None
     stacked: Stacked = "auto"
     device: Device = None
-    compile: bool = False
+    compile: bool | None = None
     graphs: bool | None = None
     deterministic: bool = False
+    verify: bool | None = None
     checkpoint_seconds: Number = 60.0
     progress: bool = True
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
+from orderone.core.canonical import canonical
 from orderone.core.errors import hint_on_codes, with_code
 from orderone.core.inputs import Name
 from orderone.core.notebook import notebook_html
@@ -13,6 +14,7 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.store import StorePath, read_store
 from orderone.sweeping.stored_jobs import choose_job, read_jobs
 from orderone.sweeping.trial import RESULTS, Trial, in_order
+from orderone.sweeping.verified import Verified
 from orderone.training.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -101,6 +103,17 @@ class Sweep:
         facts = [name for name in RESULTS if name in names or name != "updates"]
         columns = list(dict.fromkeys([*settings, *facts]))
         return pandas.DataFrame(rows, columns=pandas.Index(columns))
+
+    @property
+    def verified(self) -> "tuple[Verified, ...]":
+        """How each stack was proved equal to stand-alone runs, in the order of the trials."""
+        stacks: dict[tuple[object, ...], list[str]] = {}
+        for key in self.trials:
+            facts = self.outcomes[key].facts if key in self.outcomes else {}
+            if facts.get("engine") == "stacked":
+                stack = (self.trials[key].program, canonical(facts.get("verified")))
+                stacks.setdefault(stack, []).append(key)
+        return tuple(Verified.read(keys, self.outcomes[keys[0]]) for keys in stacks.values())
 
     @property
     def curves(self) -> "pandas.DataFrame":

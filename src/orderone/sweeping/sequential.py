@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 import torch
 
-from orderone.seeding import seeded
+from orderone.seeding import preserved, seeded
 from orderone.sweeping.job import Job
+from orderone.sweeping.member import Member
 from orderone.sweeping.trial import Trial
 from orderone.sweeping.trial_checkpoint import TrialCheckpoint
 from orderone.training.loop import LossReport, TrainingLoop
@@ -79,12 +80,39 @@ def prepare(
     job: Job, trial: Trial, report: Report | None, folder: Path | None
 ) -> tuple[TrainingLoop, TrialCheckpoint | None]:
     """Build the model of a trial; return its training before the first step, and its checkpoint."""
-    member = job.member(trial)
-    optimizer = member.optimizer()
     kind = Step
     if capture_pays(job):
         kind = ReplayedStep
-    step = kind(
+    step = make_step(job, trial, job.member(trial), kind)
+    loop = TrainingLoop(step, check_each_loss=True, report=_loss_report(trial, report))
+    if folder is None:
+        return loop, None
+    return loop, _checkpoint(job, trial, folder)
+
+
+def _checkpoint(job: Job, trial: Trial, folder: Path) -> TrialCheckpoint:
+    """Return the checkpoint of a trial; the first of an architecture checks that it is complete."""
+
+    def other() -> TrainingLoop:
+        with preserved():
+            member = job.member(trial)
+        return TrainingLoop(make_step(job, trial, member, Step), check_each_loss=True)
+
+    known, lost = job.resume_checks.get(trial.program, (False, None))
+    return TrialCheckpoint(
+        folder,
+        trial.key,
+        job.warned,
+        other=None if known else other,
+        lost=lost,
+        checked=lambda found: job.resume_checks.update({trial.program: (True, found)}),
+    )
+
+
+def make_step(job: Job, trial: Trial, member: Member, kind: type[Step]) -> Step:
+    """Return the update of a stand-alone run."""
+    optimizer = member.optimizer()
+    return kind(
         world=single_process(torch.device(job.device)),
         settings=job.settings_of(trial),
         module=member.model,
@@ -95,11 +123,6 @@ def prepare(
         data_seed=member.data_seed,
         loss_function=job.loss or job.data.loss,
     )
-
-    loop = TrainingLoop(step, check_each_loss=True, report=_loss_report(trial, report))
-    if folder is None:
-        return loop, None
-    return loop, TrialCheckpoint(folder, trial.key, job.warned)
 
 
 def _loss_report(trial: Trial, report: Report | None) -> LossReport | None:

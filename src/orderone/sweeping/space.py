@@ -21,6 +21,7 @@ from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.optimizers.table import UserOptimizer, algorithm
 from orderone.planning.settings import DEFAULT
+from orderone.planning.start_setting import INIT, StartSetting
 from orderone.sweeping.inputs import Optimizers, Rules, Sizes, SpaceInput
 from orderone.sweeping.trial import AMOUNTS, PER_TENSOR, SEEDS, SIZES, Scalar, tuned_name
 from orderone.theory.exponents import Parameterization
@@ -278,6 +279,31 @@ def _read_optimizers(
     return tuple(dict.fromkeys(labels)), classes
 
 
+def _read_starts(name: str, values: Sequence[object]) -> tuple[Scalar, ...]:
+    """Return names of starts and sizes; `init` itself cannot be zero, "init.readout" can."""
+    read: list[Scalar] = []
+    for value in values:
+        if isinstance(value, Mapping):
+            raise _list_of_mappings(name, value)
+        key = name.partition(".")[2]
+        setting = StartSetting.read({key: value} if key else value)
+        start = setting.default
+        if key:
+            start = {**setting.roles, **setting.patterns}[key]
+        read.append(start)
+    return tuple(dict.fromkeys(read))
+
+
+def _list_of_mappings(name: str, value: Mapping[object, object]) -> InputError:
+    setting = name.partition(".")[0]
+    return InputError(
+        f"{name}: expected single values, got a list of mappings; pass one list for every key:"
+        f' {{"{setting}.{next(iter(value), "embedding")}": [...], ...}}',
+        "wrong-type",
+        argument=name,
+    )
+
+
 _RANGES: dict[str, dict[str, float]] = {
     "lr": {"above": 0},
     "weight_decay": {"least": 0},
@@ -291,18 +317,15 @@ _RANGES: dict[str, dict[str, float]] = {
 
 def _read_tuned(name: str, values: Sequence[object]) -> Sequence[Scalar]:
     setting = tuned_name(name)
+    if setting == INIT:
+        return _read_starts(name, values)
     if setting is not None:
         if isinstance(values, LogGrid):
             real(values[-1], name, **_RANGES[setting])
             return values
         for value in values:
             if isinstance(value, Mapping):
-                raise InputError(
-                    f"{name}: expected numbers, got a list of mappings; pass one list for every"
-                    f' key: {{"{setting}.{next(iter(value), "embedding")}": [...], ...}}',
-                    "wrong-type",
-                    argument=name,
-                )
+                raise _list_of_mappings(name, value)
         numbers = [real(cast(float, value), name, **_RANGES[setting]) for value in values]
         return tuple(dict.fromkeys(numbers))
     for value in values:

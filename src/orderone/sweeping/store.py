@@ -2,32 +2,33 @@
 
 Every outcome is one transaction in the write-ahead log: if the process is killed, no outcome that
 was added is lost or incomplete. An outcome that cannot be written (full disk, locked file) stays in
-memory and is tried again with the next one: training continues.
+memory and is tried again with the next one: training continues. If the file is deleted during a
+sweep, the next write makes it anew with all its rows.
 """
 
-import json
 import os
 import sqlite3
-import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from math import nan
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Annotated, TypeAlias
-
-import numpy as np
+from shutil import copyfile
+from tempfile import TemporaryDirectory
+from typing import Annotated, TypeAlias
 
 from orderone.core.canonical import canonical
 from orderone.core.errors import InputError, with_code
 from orderone.core.inputs import UserInput
+from orderone.sweeping.store_rows import INSERT, Results, as_row, read_rows
 from orderone.sweeping.trial import Trial
-from orderone.training.outcome import Outcome, read_evaluation
+from orderone.sweeping.writer_lock import is_held, lock_path, one_writer, release
+from orderone.training.outcome import Outcome
 
 StorePath: TypeAlias = Annotated[str | os.PathLike[str], UserInput]
-Results: TypeAlias = dict[str, tuple[Trial, Outcome]]  # by key
 APPLICATION = 0x6F726431  # "ord1": identifies the file as a store of orderone
-VERSION = 1
+VERSION = 2  # of new files; 2 has checksums
+READABLE = (1, 2)
+COPIES = 3  # attempts to copy a database that is being written
 PATIENCE = 10.0  # seconds to wait for another program that has locked the file
 _TABLES = """
 CREATE TABLE jobs (fingerprint TEXT PRIMARY KEY, described TEXT NOT NULL);
@@ -35,13 +36,9 @@ CREATE TABLE trials (
     key TEXT PRIMARY KEY, job TEXT NOT NULL, settings TEXT NOT NULL, status TEXT NOT NULL,
     final REAL, losses BLOB NOT NULL, kind TEXT NOT NULL, evaluation TEXT NOT NULL,
     diverged_at INTEGER, stopped_at INTEGER, seconds REAL NOT NULL, error TEXT,
-    facts TEXT NOT NULL, finished_at REAL NOT NULL);
+    facts TEXT NOT NULL, finished_at REAL NOT NULL, checksum TEXT);
 CREATE INDEX trials_of_a_job ON trials (job);
 """
-_COLUMNS = (
-    "key, job, settings, final, losses, kind, evaluation, diverged_at, stopped_at, seconds, error,"
-    " facts"
-)
 
 
 class Store:
@@ -49,24 +46,27 @@ class Store:
 
     def __init__(self, path: StorePath, patience: float = PATIENCE):
         self.path: Path = _path(path)
+        self.file: Path = self.path.resolve()  # the path without symbolic links
         self.unsaved: Results = {}
         self.trouble: str | None = None  # why the outcomes in `unsaved` are not on disk
-        had_lock = _lock_path(self.path).exists()
-        self._lock = _one_writer(self.path)
+        self._patience = patience
+        had_lock = lock_path(self.file).exists()
+        self._lock = one_writer(self.file)
         try:
             with _explained(self.path):
-                self._database = _opened(self.path, patience)
+                self._database = _opened(self.file, patience)
+                self._opened_file = self.file.stat()
         except BaseException:
             # leave no lock file beside a file that is not a store
             if self._lock is not None and not had_lock:
-                _lock_path(self.path).unlink(missing_ok=True)
-            _release(self._lock)
+                lock_path(self.file).unlink(missing_ok=True)
+            release(self._lock)
             raise
 
     @property
     def checkpoints(self) -> Path:
         """Folder for checkpoints of running trainings."""
-        return self.path.with_name(f"{self.path.name}.checkpoints")
+        return self.file.with_name(f"{self.file.name}.checkpoints")
 
     def describe(self, fingerprint: str, described: Mapping[str, object]) -> None:
         """Store the settings of a fingerprint, to explain why two sweeps differ.
@@ -89,23 +89,59 @@ class Store:
         if not self.unsaved:
             return True
         try:
-            rows = [_row(trial, outcome) for trial, outcome in self.unsaved.values()]
+            self._find_file()
+            rows = [as_row(trial, outcome) for trial, outcome in self.unsaved.values()]
             with _transaction(self._database):
-                self._database.executemany(
-                    f"INSERT OR REPLACE INTO trials VALUES ({','.join('?' * 14)})", rows
-                )
-        except sqlite3.Error as error:
-            self._warn(str(error))
+                self._database.executemany(INSERT, rows)
+        except (sqlite3.Error, OSError, InputError) as error:
+            self._warn(error.message if isinstance(error, InputError) else str(error))
             return False
         self.unsaved = {}
         self.trouble = None
         return True
 
+    def _find_file(self) -> None:
+        """Check that the file and the lock are where they were opened; repair what can be.
+
+        SQLite goes on writing to a file that was deleted or renamed, and nobody would find the
+        rows.
+        """
+        if self._lock is not None and not is_held(self._lock, self.file):
+            release(self._lock)
+            self._lock = None
+            self._lock = one_writer(self.file)
+        try:
+            found = self.file.stat()
+        except FileNotFoundError:
+            self._restore()
+            return
+        if not os.path.samestat(found, self._opened_file):
+            raise InputError("another file has taken its place", argument="store")
+
+    def _restore(self) -> None:
+        """Write the file anew, with the rows of the deleted one, which is still open."""
+        copy = self.file.with_name(f"{self.file.name}.restored")
+        copy.unlink(missing_ok=True)
+        with closing(sqlite3.connect(copy)) as database:
+            self._database.backup(database)
+        self._database.close()  # before the new file has a log, which this would delete
+        for ending in ("-wal", "-shm"):
+            self.file.with_name(f"{self.file.name}{ending}").unlink(missing_ok=True)
+        copy.rename(self.file)
+        self._opened_file = self.file.stat()
+        self._database = _opened(self.file, self._patience)
+        text = (
+            f"store: {self.path} was deleted or renamed while the sweep ran; it was written again,"
+            " with all finished trials"
+        )
+        warnings.warn(with_code(text, "store-vanished"), stacklevel=5)
+
     def _warn(self, why: str) -> None:
         if self.trouble is None:
             # The first failed write waited the full timeout; later ones wait one second, so that
             # training is not held up.
-            self._database.execute("PRAGMA busy_timeout = 1000")
+            with suppress(sqlite3.Error):
+                self._database.execute("PRAGMA busy_timeout = 1000")
             text = (
                 f"store: cannot write to {self.path} ({why}); training continues, and finished"
                 f" trials stay in memory until writing works again; {_remedy(why)}"
@@ -115,12 +151,12 @@ class Store:
 
     def read(self, job: str | None = None) -> Results:
         with _explained(self.path):
-            return _read(self._database, job)
+            return read_rows(self._database, job, self.path)
 
     def close(self) -> None:
         with suppress(sqlite3.Error):
             self._database.close()
-        _release(self._lock)
+        release(self._lock)
 
     def __enter__(self) -> "Store":
         return self
@@ -133,7 +169,7 @@ class Store:
 def read_store(path: StorePath, job: str | None = None) -> Results:
     """Return all trials of a store, or those of one job."""
     with reading(path) as database:
-        return {} if database is None else _read(database, job)
+        return {} if database is None else read_rows(database, job, Path(path))
 
 
 @contextmanager
@@ -150,16 +186,55 @@ def reading(path: StorePath) -> Iterator[sqlite3.Connection | None]:
             "not-a-store",
             argument="store",
         )
-    way = "mode=ro" if os.access(path.parent, os.W_OK) else "immutable=1"
-    with (
-        _explained(path),
-        closing(sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True)) as database,
-    ):
+    with _explained(path), _connected(path.resolve()) as database:
         if _is_new(database):  # its writer has only just created it
             yield None
             return
         _check_version(database, path)
         yield database
+
+
+@contextmanager
+def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+    """Connect to a file for reading, also where nothing can be written.
+
+    Reading a write-ahead log needs a file beside it (`-shm`), and a journal that a crash has left
+    must be rolled back. Where the folder cannot be written, this happens in a copy of the files.
+    """
+    with ExitStack() as stack:
+        database = stack.enter_context(closing(_connect(path, "mode=ro")))
+        try:
+            database.execute("SELECT count(*) FROM sqlite_master")
+        except sqlite3.OperationalError:
+            if not any(log.is_file() and log.stat().st_size for log in _logs(path)):
+                how = "immutable=1"
+            else:
+                how = "mode=rw"
+                if not os.access(path.parent, os.W_OK):
+                    folder = stack.enter_context(TemporaryDirectory(prefix="orderone-"))
+                    path = _copied(path, Path(folder))
+            database = stack.enter_context(closing(_connect(path, how)))
+        yield database
+
+
+def _logs(path: Path) -> list[Path]:
+    return [path.with_name(f"{path.name}{ending}") for ending in ("-wal", "-journal")]
+
+
+def _connect(path: Path, how: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.as_uri()}?{how}", uri=True)
+
+
+def _copied(path: Path, folder: Path) -> Path:
+    """Copy a database and its logs; repeat this if they were written meanwhile."""
+    files = [path, *(log for log in _logs(path) if log.is_file())]
+    for _ in range(COPIES):
+        before = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        for file in files:
+            copyfile(file, folder / file.name)
+        if before == [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]:
+            break
+    return folder / path.name
 
 
 def _path(path: StorePath) -> Path:
@@ -169,61 +244,13 @@ def _path(path: StorePath) -> Path:
             "wrong-type",
             argument="store",
         )
+    if Path(path).name == ":memory:":
+        raise InputError(
+            "store: expected the path of a file, got ':memory:'; leave out store= for a sweep whose"
+            " results are only in memory",
+            argument="store",
+        )
     return Path(path)
-
-
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def _row(trial: Trial, outcome: Outcome) -> tuple[object, ...]:
-    losses = np.ascontiguousarray(outcome.losses)
-    little = losses.astype(losses.dtype.newbyteorder("<"))
-    return (
-        trial.key,
-        trial.job,
-        canonical(dict(trial.settings)),
-        outcome.status,
-        outcome.final,
-        little.tobytes(),
-        little.dtype.str,
-        json.dumps(outcome.evaluation),
-        outcome.diverged_at,
-        outcome.stopped_at,
-        outcome.seconds,
-        outcome.error,
-        json.dumps(dict(outcome.facts), default=str),
-        time.time(),
-    )
-
-
-def _read(database: sqlite3.Connection, job: str | None) -> Results:
-    query = f"SELECT {_COLUMNS} FROM trials"
-    if job is None:
-        rows = database.execute(f"{query} ORDER BY rowid")
-    else:
-        rows = database.execute(f"{query} WHERE job = ? ORDER BY rowid", (job,))
-    rows.row_factory = sqlite3.Row
-    results: Results = {}
-    for row in rows:
-        trial = Trial(json.loads(row["settings"]), row["job"])
-        results[row["key"]] = (trial, _outcome(row))
-    return results
-
-
-def _outcome(row: sqlite3.Row) -> Outcome:
-    dtype = np.dtype(row["kind"])
-    losses = np.frombuffer(row["losses"], dtype).astype(dtype.newbyteorder("="))
-    return Outcome(
-        key=row["key"],
-        losses=losses,
-        evaluation=tuple(read_evaluation(json.loads(row["evaluation"]))),
-        final=nan if row["final"] is None else row["final"],
-        diverged_at=row["diverged_at"],
-        stopped_at=row["stopped_at"],
-        seconds=row["seconds"],
-        error=row["error"],
-        facts=json.loads(row["facts"]),
-    )
 
 
 # --- opening --------------------------------------------------------------------------------------
@@ -233,6 +260,14 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection:
     if not path.parent.is_dir():
         raise InputError(
             f"store: the folder {path.parent} does not exist; create it first", argument="store"
+        )
+    if path.is_file() and path.stat().st_nlink > 1:
+        raise InputError(
+            f"store: {path} has another name (a hard link), under which another process may write"
+            " with a log of its own, which damages the file; pass a copy of it, or remove the other"
+            " name",
+            "store-not-usable",
+            argument="store",
         )
     database = sqlite3.connect(
         path, timeout=patience, isolation_level=None, check_same_thread=False
@@ -245,6 +280,9 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection:
         with _transaction(database):  # fails here if the file cannot be written
             if new:
                 _create(database)
+            elif _version(database) == 1:
+                database.execute("ALTER TABLE trials ADD COLUMN checksum TEXT")
+                database.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
         database.close()
         raise
@@ -269,9 +307,9 @@ def _check_version(database: sqlite3.Connection, path: Path) -> None:
             "not-a-store",
             argument="store",
         )
-    if (version := _version(database)) != VERSION:
+    if (version := _version(database)) not in READABLE:
         raise InputError(
-            f"store: {path} has format {version}, but this version of orderone reads format"
+            f"store: {path} has format {version}, but this version of orderone reads formats up to"
             f" {VERSION}; pass another file name, or use the version of orderone that wrote it",
             "store-of-other-version",
             argument="store",
@@ -320,6 +358,8 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _remedy(why: str) -> str:
+    if "taken its place" in why:
+        return "move that file away, and the next finished trial writes the store again"
     if "full" in why:
         return "free some disk space, then run the same call again"
     if "locked" in why:
@@ -327,51 +367,3 @@ def _remedy(why: str) -> str:
     if "readonly" in why or "unable to open" in why:
         return "pass a file in a folder that you may write to"
     return "pass another file name"
-
-
-# --- one writer -----------------------------------------------------------------------------------
-
-
-def _one_writer(path: Path) -> IO[str] | None:
-    """Return a lock that ends with the process, however it ends.
-
-    Return None where files cannot be locked; then only the locks of SQLite protect the file.
-    """
-    if path.is_dir():
-        raise InputError(
-            f"store: expected a file, but {path} is a folder", "not-a-store", argument="store"
-        )
-    try:
-        import fcntl
-
-        lock = open(_lock_path(path), "a+")  # noqa: SIM115  (open as long as the store is)
-    except (ImportError, OSError):
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        lock.seek(0)
-        owner = lock.read().strip()
-        lock.close()
-        raise InputError(
-            f"store: process {owner or '(unknown)'} is writing to {path}; wait until it has ended,"
-            " or pass another file name",
-            "store-in-use",
-            argument="store",
-        ) from error
-    except OSError:
-        lock.close()
-        return None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock
-
-
-def _lock_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.lock")
-
-
-def _release(lock: IO[str] | None) -> None:
-    if lock is not None:
-        lock.close()

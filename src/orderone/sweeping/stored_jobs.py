@@ -53,8 +53,20 @@ def read_jobs(path: StorePath) -> list[StoredJob]:
         rows = [] if database is None else database.execute(_JOBS).fetchall()
     jobs: list[StoredJob] = []
     for fingerprint, trials, described in rows:
-        jobs.append(StoredJob(fingerprint, trials, json.loads(described) if described else {}))
+        jobs.append(StoredJob(fingerprint, trials, _described(described)))
     return jobs
+
+
+def _described(text: object) -> Mapping[str, object]:
+    """Read the settings of a job; {} if they are missing or damaged.
+
+    They only explain how sweeps differ.
+    """
+    try:
+        described = json.loads(text) if isinstance(text, str) else {}
+    except ValueError:
+        return {}
+    return described if isinstance(described, dict) else {}
 
 
 def choose_job(jobs: Sequence[StoredJob], beginning: Name | None, path: StorePath) -> StoredJob:

@@ -21,6 +21,7 @@ from orderone.planning import Plan
 from orderone.planning.build import ABSOLUTE
 from orderone.planning.options import OPTION_NAMES
 from orderone.planning.settings import SettingInput
+from orderone.planning.start_setting import InitInput
 from orderone.seeding import seeded
 from orderone.sweeping.driver import Driver
 from orderone.sweeping.executors import read_executor
@@ -52,7 +53,7 @@ from orderone.training.inputs import (
     LossFunction,
     ScheduleInput,
 )
-from orderone.training.settings import PRECISIONS, optional_count
+from orderone.training.settings import optional_count, read_precision
 from orderone.training.source import read_source
 from orderone.training.stacked.capability import stacking_failure
 from orderone.training.stacked.errors import NotStackable
@@ -74,6 +75,7 @@ def sweep(
     lr: SettingInput | None = None,
     weight_decay: SettingInput | None = None,
     init_scale: SettingInput | None = None,
+    init: InitInput | None = None,
     base: Base = None,
     data: Data = None,
     batch_size: Count | None = None,
@@ -98,9 +100,10 @@ def sweep(
     pruner: PrunerInput = None,
     stacked: Stacked = "auto",
     device: Device = None,
-    compile: bool = False,
+    compile: bool | None = None,
     graphs: bool | None = None,
     deterministic: bool = False,
+    verify: bool | None = None,
     checkpoint_seconds: Number = 60.0,
     name: Name | None = None,
     progress: bool = True,
@@ -119,16 +122,16 @@ def sweep(
             settings are used (betas, eps, weight decay, momentum), and groups are those of the
             rule. Settings in the space come before those of the optimizer.
         space: Values to try: {"lr": log_grid(1e-4, 1e-1, 16), "seed": range(4)}. Keys are lr,
-            weight_decay, beta1, beta2, momentum, eps, init_scale, rule, optimizer, batch_size,
-            steps, seed, data_seed, or keyword arguments of `build`. "lr.embedding" is the learning
-            rate of a role, "lr.*.q_proj.weight" that of a pattern of tensors, "lr.muon" that of an
-            optimizer; weight_decay and init_scale likewise. Learning rates and the like are for
-            the base size.
+            weight_decay, beta1, beta2, momentum, eps, init_scale, init, rule, optimizer,
+            batch_size, steps, seed, data_seed, or keyword arguments of `build`. "lr.embedding" is
+            the learning rate of a role, "lr.*.q_proj.weight" that of a pattern of tensors,
+            "lr.muon" that of an optimizer; weight_decay, init_scale and init likewise. Learning
+            rates, starts and the like are for the base size.
         widths, depths: Sizes to compare.
         rule, optimizer: As in `plan`; or lists, to compare several. By default the optimizer is
             the one that `build` returns, otherwise adamw.
-        lr, weight_decay, init_scale: As in `plan`: numbers or mappings that all trials share, apart
-            from what the space sets.
+        lr, weight_decay, init_scale, init: As in `plan`: values or mappings that all trials share,
+            apart from what the space sets.
         base: Size that learning rates are meant for (a width, or {"width": 64, "depth": 2}), or
             any base that `plan` accepts. By default the smallest size.
         data: A DataLoader, an iterable of batches, a data set with `batch_size`, a task of
@@ -166,10 +169,16 @@ def sweep(
             with the same distribution.
         device: By default a GPU if there is one.
         compile: Whether stacked training uses torch.compile for its updates, and on a GPU for the
-            passes of captured steps.
+            passes of captured steps. By default it does on a GPU if the study is long enough to
+            save more time than compiling takes.
         graphs: Whether training uses CUDA graphs; by default if they save time.
         deterministic: Whether to use only kernels that give the same bits every time. They may be
             slower, and torch raises an error where it has none.
+        verify: Whether two members of every stack first take two steps in the stack and alone. If
+            they differ by more than rounding, trials are trained one after another, and a note
+            names the first module that differs. The result's `verified` says how each stack was
+            proved. By default this is done on a CPU. On a GPU it is not tested yet, and is done
+            with verify=True only.
         checkpoint_seconds: Time between checkpoints of running trials; they are written beside the
             store.
         name: Name of `build`, `loss` and a data function in the store, instead of their code.
@@ -185,7 +194,7 @@ def sweep(
     del training, search, execution  # `accepts_groups` has spread them over the keywords
     for option in plan_options:
         one_of(option, PLAN_OPTIONS, "option of sweep or plan")
-    fixed = {"lr": lr, "weight_decay": weight_decay, "init_scale": init_scale}
+    fixed = {"lr": lr, "weight_decay": weight_decay, "init_scale": init_scale, "init": init}
     first_optimizer = "adamw" if optimizer is None else optimizer
     read = read_space(space, widths, depths, rule, first_optimizer, fixed)
     check_build(build, list(read.sizes), read.arguments)
@@ -215,7 +224,7 @@ def sweep(
         warmup=count(warmup, "warmup", least=0),
         clip=None if clip is None else real(clip, "clip", above=0),
         accumulate=count(accumulate, "accumulate"),
-        precision=one_of(precision, PRECISIONS, "precision"),
+        precision=read_precision(precision),
         evaluate_every=optional_count(evaluate_every, "evaluate_every"),
         base_sizes=base_sizes,
         base=other_base,
@@ -227,9 +236,10 @@ def sweep(
         report_every=max(1, min(amounts.steps) // REPORTS),
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),
         together=optional_count(together, "together"),
-        compile=bool(compile),
+        compile=None if compile is None else bool(compile),
         graphs=None if graphs is None else bool(graphs),
         deterministic=bool(deterministic),
+        verify=_verifies(verify, device),
     )
     for arm in read.all_arms():  # validates the schedule and the batch size
         trial = job.trial(arm)
@@ -322,6 +332,13 @@ def _check_same_optimizer(space: Space, built: type[Optimizer]) -> None:
             "optimizer-given-twice",
             argument="optimizer",
         )
+
+
+def _verifies(verify: bool | None, device: Device) -> bool:
+    """Return whether stacks prove themselves; by default on a CPU."""
+    if verify is None:
+        return torch.device(_read_device(device)).type == "cpu"
+    return bool(verify)
 
 
 def _read_device(device: Device) -> str:

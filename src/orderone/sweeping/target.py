@@ -16,7 +16,7 @@ with the predicted one.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import nn
@@ -70,7 +70,7 @@ class Target:
         """Learning rates as `plan` takes them: a number, or a mapping."""
         rates = setting_of({**self.rates, self.setting: self.lr}, "lr")
         assert rates is not None  # it has at least `self.lr`
-        return rates
+        return cast("float | dict[str, float]", rates)  # learning rates are numbers
 
     @property
     def cautions(self) -> tuple[str, ...]:

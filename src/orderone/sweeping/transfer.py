@@ -30,7 +30,7 @@ from orderone.sweeping.inputs import Build, Frame
 from orderone.sweeping.job import call_build, read_built
 from orderone.sweeping.optimum import INSIDE, REACH, Curve, Optimum, optimum
 from orderone.sweeping.target import Target, target
-from orderone.sweeping.trial import setting_of, tuned_name
+from orderone.sweeping.trial import Scalar, setting_of, tuned_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,7 +144,7 @@ class Transfer:
             build=build,
             held=_held_size(frame, axis, where or {}),
             setting=setting,
-            rates=rates,
+            rates=cast("dict[str, float]", rates),  # learning rates are numbers
         )
 
     # --- reading ----------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ def _only(frame: Frame, name: str) -> Any:
 def _options(rows: Frame) -> dict[str, object]:
     """Return the settings of `plan` that the trainings share, apart from learning rates."""
     options: dict[str, object] = {}
-    for name in ("weight_decay", "eps", "init_scale"):
+    for name in ("weight_decay", "eps", "init_scale", "init"):
         columns = [str(column) for column in rows if tuned_name(str(column)) == name]
         value = setting_of(_constants(rows, columns), name)
         if value is not None:
@@ -399,13 +399,13 @@ def _options(rows: Frame) -> dict[str, object]:
     return options
 
 
-def _constants(rows: Frame, names: Sequence[str]) -> dict[str, float]:
+def _constants(rows: Frame, names: Sequence[str]) -> dict[str, Scalar]:
     """Return the values of these columns that all rows share."""
-    constants: dict[str, float] = {}
+    constants: dict[str, Scalar] = {}
     for name in names:
         value = _only(rows, name)
         if value is not None:
-            constants[name] = float(value)
+            constants[name] = value if isinstance(value, str) else float(value)
     return constants
 
 

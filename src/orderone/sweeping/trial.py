@@ -13,12 +13,13 @@ from typing import Any, TypeAlias, cast
 from orderone.core.canonical import canonical, digest
 
 Scalar: TypeAlias = int | float | str | bool | None
+Value: TypeAlias = float | str  # of a setting per tensor: a number, or the name of a start
 
 # Settings of a trial; all other settings are keyword arguments of `build`.
 SIZES = ("width", "depth")
-TUNED = ("lr", "weight_decay", "beta1", "beta2", "momentum", "eps", "init_scale")
+TUNED = ("lr", "weight_decay", "beta1", "beta2", "momentum", "eps", "init_scale", "init")
 # these may be set per role, pattern or optimizer: "lr.embedding", "lr.*.q_proj.weight", "lr.muon"
-PER_TENSOR = ("lr", "weight_decay", "init_scale")
+PER_TENSOR = ("lr", "weight_decay", "init_scale", "init")
 CHOICES = ("rule", "optimizer")
 AMOUNTS = ("batch_size", "steps")  # of data: samples in a batch, updates
 SEEDS = ("seed", "data_seed")
@@ -50,14 +51,14 @@ def tuned_name(name: str) -> str | None:
     return None
 
 
-def setting_of(settings: Mapping[str, Scalar], name: str) -> "float | dict[str, float] | None":
-    """Return a setting as `plan` takes it: a number, or a mapping of all "lr.key" of a trial."""
-    default = cast("float | None", settings.get(name))
-    mapping: dict[str, float] = {}
+def setting_of(settings: Mapping[str, Scalar], name: str) -> "Value | dict[str, Value] | None":
+    """Return a setting as `plan` takes it: a value, or a mapping of all "lr.key" of a trial."""
+    default = cast("Value | None", settings.get(name))
+    mapping: dict[str, Value] = {}
     for full_name, value in settings.items():
         first, _, key = full_name.partition(".")
         if first == name and key:
-            mapping[key] = cast(float, value)
+            mapping[key] = cast(Value, value)
     if not mapping:
         return default
     if default is not None:

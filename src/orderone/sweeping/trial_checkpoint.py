@@ -4,13 +4,12 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from orderone.core.errors import with_code
 from orderone.training import checkpoint as checkpoints
 from orderone.training import optimizer_state
-from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
+from orderone.training.resume_check import ResumeCheck
+from orderone.training.snapshot import MODEL, restore_snapshot, snapshot
 
 KIND = "alone"
 
@@ -18,41 +17,61 @@ KIND = "alone"
 class TrialCheckpoint:
     """File of one trial in the folder beside a store.
 
-    `warned(text)` returns whether a warning was given before.
+    `warned(text)` returns whether a warning was given before. `other()` makes the same training
+    once more, to check once that a file holds all its state; None if that was checked before.
     """
 
     saves_finished: bool = False
 
-    def __init__(self, folder: Path, key: str, warned: Callable[[str], bool]):
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        warned: Callable[[str], bool],
+        other: Callable[[], TrainingLoop] | None = None,
+        lost: str | None = None,
+        checked: Callable[[str | None], None] | None = None,
+    ):
         self.path: Path = folder / f"{key}{checkpoints.SUFFIX}"
         self.key = key
         self.warned = warned
+        self.other = other
+        self.lost = lost  # state that a file would not hold
+        self.checked = checked
+        self.pending: ResumeCheck | None = None
 
     def check(self, loop: TrainingLoop) -> None:
-        """Do nothing: a trial that cannot be saved is trained all the same."""
+        """Check after the first two updates that a file would hold all state of the training.
+
+        A trial that cannot be saved is trained all the same.
+        """
+        if self.pending is not None:
+            self.lost = self.pending.after_second_update(loop)
+            self.pending = None
+            if self.checked is not None:
+                self.checked(self.lost)
+        elif self.other is not None:
+            self.pending = ResumeCheck(self.other())
+            self.other = None
+            try:
+                self.pending.after_first_update(loop)
+            except optimizer_state.NotSavedError:
+                self.pending = None  # `save` says so
 
     def save(self, loop: TrainingLoop) -> None:
         """Write the state; if that fails, warn and continue the training."""
+        if self.pending is not None:
+            return  # not before the check has ended
+        if self.lost is not None:
+            self._warn_once(f"a running trial has no checkpoint, because {self.lost}")
+            return
         try:
-            optimizer = optimizer_state.state_of(loop.step.optimizer)
+            tensors, record = snapshot(loop)
         except optimizer_state.NotSavedError as error:
             self._warn_once(f"a running trial has no checkpoint, because {error}")
             return
-        tensors: dict[str, torch.Tensor] = {}
-        for name, value in checkpoints.model_tensors(loop.step.module).items():
-            tensors[f"model.{name}"] = value
-        for kind, state in checkpoints.random_states(loop.world.device).items():
-            tensors[f"random.{kind}"] = state
-        record: Record = {
-            "keys": [self.key],
-            "kind": KIND,
-            "losses": loop.losses,
-            "evaluation": loop.evaluation,
-            "seconds": loop.seconds,
-            "optimizer": checkpoints.pack(optimizer, tensors, "optimizer"),
-        }
         try:
-            checkpoints.save(self.path, tensors, record)
+            checkpoints.save(self.path, tensors, {"keys": [self.key], "kind": KIND, **record})
         except OSError as error:
             self._warn_once(
                 f"cannot write the checkpoint of a running trial to {self.path.parent}"
@@ -65,17 +84,20 @@ class TrialCheckpoint:
             warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=3)
 
     def restore(self, loop: TrainingLoop) -> None:
-        """Continue from the file, if it belongs to this trial."""
+        """Continue from the file, if it belongs to this trial and to the model as it is now."""
         saved = checkpoints.load(self.path)
         if saved is None:
             return
         tensors, record = saved
         if record.get("kind") != KIND or record.get("keys") != [self.key]:
             return
-        with torch.no_grad():
-            for name, value in checkpoints.model_tensors(loop.step.module).items():
-                value.copy_(tensors[f"model.{name}"])
-        state = checkpoints.unpack(record["optimizer"], tensors)
-        optimizer_state.load_state(loop.step.optimizer, state)
-        checkpoints.restore_random(checkpoints.named_random_states(tensors), loop.world.device)
-        checkpoints.restore_progress(loop, record)
+        changed = checkpoints.changed_tensor(loop.step.module, tensors, MODEL)
+        if changed is not None:
+            text = (
+                f"the checkpoint {self.path} belongs to another model under the same name:"
+                f" {changed}; the trial starts again"
+            )
+            warnings.warn(with_code(text, "checkpoint-of-other-training"), stacklevel=2)
+            checkpoints.remove(self.path)
+            return
+        restore_snapshot(loop, saved)

@@ -1,20 +1,29 @@
 """Checkpoints of unfinished trainings: one safetensors file with JSON in its header.
 
 A file is written under a temporary name, flushed to the disk, and renamed: a power cut leaves the
-old file or the new one. Nothing is pickled. The header lists the trials in the file, so that it can
-be removed when all of them are done.
+old file or the new one. The file before it stays beside it, with "previous" in its name, and is
+read if the last one is damaged. Nothing is pickled. The header has a checksum and lists the trials
+in the file, so that it can be removed when all of them are done.
 """
 
 import json
 import os
+import random
+import re
+import socket
 import struct
+import time
+import warnings
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from orderone.core.errors import with_code
 from orderone.training.outcome import read_evaluation
 
 if TYPE_CHECKING:
@@ -22,48 +31,98 @@ if TYPE_CHECKING:
 
 FORMAT = 2  # 2: an optimizer has state in groups and attributes
 SUFFIX = ".safetensors"
+PREVIOUS = ".previous"
+DAMAGED = ".damaged"
 Record: TypeAlias = dict[str, Any]  # JSON
+Content: TypeAlias = tuple[dict[str, Tensor], Record]
 _LENGTH = 8  # bytes that hold the length of the header
+_OLD = 86400.0  # seconds after which a temporary file of another machine is nobody's
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
+def previous(path: Path) -> Path:
+    """Return the name of the checkpoint before the one at `path`."""
+    return path.with_name(f"{path.name.removesuffix(SUFFIX)}{PREVIOUS}{SUFFIX}")
+
+
 def save(path: Path, tensors: Mapping[str, Tensor], record: Record) -> None:
     """Write tensors and a record; `record["keys"]` are the keys of the trials in the file.
 
-    Raise an OSError if the disk is full.
+    Raise an OSError if the disk is full; then the files that are there stay as they are.
     """
     from safetensors.torch import save as to_bytes
 
     plain: dict[str, Tensor] = {}
     for name, value in tensors.items():
         plain[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-    content = to_bytes(plain, {"orderone": json.dumps({"format": FORMAT, **record})})
+    text = json.dumps({"format": FORMAT, **record})
+    content = to_bytes(plain, {"orderone": text, "checksum": _checksum(plain, text)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            os.replace(path, previous(path))
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], Record] | None:
-    """Return the tensors and the record; None if the file is missing or has another format."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+    total = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        x = tensors[name].contiguous()
+        if x.numel():
+            total = zlib.crc32(x.reshape(-1).view(torch.uint8).numpy().data, total)
+    return f"{total:08x}"
+
+
+def load(path: Path, remove_damaged: bool = True) -> Content | None:
+    """Return the tensors and the record of the newest file that is whole; None if there is none.
+
+    A file that is not is removed, with a warning, so that it is not tried again; without
+    `remove_damaged` it gets another name, and stays if it is the only one.
+    """
+    candidates = [candidate for candidate in (path, previous(path)) if candidate.is_file()]
+    for place, candidate in enumerate(candidates):
+        content = _content(candidate)
+        if content is not None:
+            return content
+        remaining = candidates[place + 1 :]
+        if not remove_damaged and not remaining:
+            return None
+        use = "the one before it is used" if remaining else "the training starts again"
+        text = f"the checkpoint {candidate} is damaged; {use}"
+        warnings.warn(with_code(text, "checkpoint-damaged"), stacklevel=3)
+        if remove_damaged:
+            candidate.unlink(missing_ok=True)
+        else:
+            os.replace(candidate, candidate.with_name(candidate.name + DAMAGED))
+    return None
+
+
+def _content(path: Path) -> Content | None:
+    """Return what is in a file; None if it is not a checkpoint, or damaged."""
+    from safetensors import SafetensorError, safe_open
 
     record = header(path)
     if record is None:
         return None
     try:
-        return load_file(path), record
+        with safe_open(path, "pt") as file:
+            metadata: dict[str, str] = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError):
         return None
+    checksum = metadata.get("checksum")  # files of older versions have none
+    if checksum is not None and checksum != _checksum(tensors, metadata["orderone"]):
+        return None
+    return tensors, record
 
 
 def header(path: Path) -> Record | None:
@@ -90,12 +149,41 @@ def remove_finished(folder: Path, done: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def remove_temporary(folder: Path) -> None:
-    """Remove temporary files of writers that were killed."""
+def remove(path: Path) -> None:
+    """Remove a checkpoint and the one before it."""
+    path.unlink(missing_ok=True)
+    previous(path).unlink(missing_ok=True)
+
+
+def remove_temporary(folder: Path, name: str = "*") -> None:
+    """Remove temporary files of writers that were killed; `name` is that of the checkpoint."""
     if not folder.is_dir():
         return
-    for path in folder.glob("*.tmp"):
-        path.unlink(missing_ok=True)
+    for path in folder.glob(f"{name}.tmp" if name == "*" else f"{name}.*.tmp"):
+        if not _has_writer(path):
+            path.unlink(missing_ok=True)
+
+
+def _has_writer(path: Path) -> bool:
+    """Return whether the process that writes a temporary file may be alive."""
+    found = re.fullmatch(r".*\.safetensors\.(?:(?P<host>.+)\.)?(?P<pid>\d+)\.tmp", path.name)
+    if found is None:
+        return False
+    if found["host"] not in (None, socket.gethostname()):
+        try:
+            return time.time() - path.stat().st_mtime < _OLD
+        except OSError:
+            return False
+    pid = int(found["pid"])
+    if pid == os.getpid():
+        return False  # this process writes one file at a time, and none now
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 # --- the state of a training ----------------------------------------------------------------------
@@ -107,17 +195,17 @@ def model_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
-    """Return the states of torch's generators: "cpu", and "cuda" on a GPU."""
-    states = {"cpu": torch.get_rng_state()}
+    """Return the states of all generators: torch on the CPU and a GPU, numpy, and Python."""
+    states = {"cpu": torch.get_rng_state(), "numpy": _numpy_state(), "python": _python_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
     return states
 
 
 def named_random_states(tensors: Mapping[str, Tensor], suffix: str = "") -> dict[str, Tensor]:
-    """Return the random states that were saved as random.cpu and random.cuda, with a suffix."""
+    """Return the random states that were saved as random.cpu and the like, with a suffix."""
     states: dict[str, Tensor] = {}
-    for kind in ("cpu", "cuda"):
+    for kind in ("cpu", "cuda", "numpy", "python"):
         name = f"random.{kind}{suffix}"
         if name in tensors:
             states[kind] = tensors[name]
@@ -128,6 +216,60 @@ def restore_random(states: Mapping[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(states["cpu"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
+    if "numpy" in states:  # files of older versions have none
+        *keys, place, has_normal, normal = states["numpy"].tolist()
+        state = ("MT19937", np.array(keys, np.uint32), place, has_normal, _number(normal))
+        np.random.set_state(state)
+    if "python" in states:
+        *numbers, has_normal, normal = states["python"].tolist()
+        random.setstate((3, tuple(numbers), _number(normal) if has_normal else None))
+
+
+def _numpy_state() -> Tensor:
+    _, keys, place, has_normal, normal = np.random.get_state(legacy=True)
+    return torch.tensor([*map(int, keys), int(place), int(has_normal), _bits(float(normal))])
+
+
+def _python_state() -> Tensor:
+    _, numbers, normal = random.getstate()
+    return torch.tensor([*numbers, int(normal is not None), _bits(normal or 0.0)])
+
+
+def _bits(number: float) -> int:
+    """Return the bits of a float as a whole number, which a tensor of whole numbers can hold."""
+    return int(np.float64(number).view(np.int64))
+
+
+def _number(bits: int) -> float:
+    return float(np.int64(bits).view(np.float64))
+
+
+def extra_states(module: nn.Module) -> dict[str, object]:
+    """Return what modules return from `get_extra_state`, by the names of the modules."""
+    states: dict[str, object] = {}
+    for name, part in module.named_modules():
+        if type(part).get_extra_state is not nn.Module.get_extra_state:
+            states[name] = part.get_extra_state()
+    return states
+
+
+def restore_extra(module: nn.Module, states: Mapping[str, object]) -> None:
+    modules = dict(module.named_modules())
+    for name, state in states.items():
+        modules[name].set_extra_state(state)
+
+
+def changed_tensor(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> str | None:
+    """Return which tensor of the model differs in shape from the saved one; None if none does."""
+    here = {name: tuple(value.shape) for name, value in model_tensors(module).items()}
+    there: dict[str, tuple[int, ...]] = {}
+    for name, value in tensors.items():
+        if name.startswith(prefix):
+            there[name.removeprefix(prefix)] = tuple(value.shape)
+    for name in here | there:
+        if here.get(name) != there.get(name):
+            return f"the shape of {name} is {there.get(name)} in the file and {here.get(name)} here"
+    return None
 
 
 def restore_progress(loop: "TrainingLoop", record: Record) -> None:
@@ -148,7 +290,8 @@ def pack(tree: object, tensors: dict[str, Tensor], name: str) -> object:
         pairs = [[key, pack(value, tensors, f"{name}.{key}")] for key, value in tree.items()]
         return {"dict": pairs}
     if isinstance(tree, (list, tuple)):
-        return {"list": [pack(value, tensors, f"{name}.{i}") for i, value in enumerate(tree)]}
+        kind = "list" if isinstance(tree, list) else "tuple"
+        return {kind: [pack(value, tensors, f"{name}.{i}") for i, value in enumerate(tree)]}
     return tree
 
 
@@ -160,4 +303,6 @@ def unpack(packed: object, tensors: Mapping[str, Tensor]) -> Any:
         return tensors[packed["tensor"]]
     if "dict" in packed:
         return {key: unpack(value, tensors) for key, value in packed["dict"]}
+    if "tuple" in packed:
+        return tuple(unpack(value, tensors) for value in packed["tuple"])
     return [unpack(value, tensors) for value in packed["list"]]

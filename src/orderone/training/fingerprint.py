@@ -3,18 +3,24 @@
 A function that was edited has another identity. The code is the syntax tree of the source, which
 comments and spaces do not change. For a lambda, or where there is no source, it is the bytecode.
 Functions, classes and values of the same file that the function uses are included, and so is the
-class of a callable object. Functions of libraries are identified by their names. Objects of
-libraries that hold no plain data are identified by their types.
+class of a callable object. Functions of libraries are identified by their names. Objects that hold
+no readable data are identified by their types.
+
+The identity is the same in every process: no address and no hash value enters it, sets are sorted,
+and the content of memos is left out (`memo.py`). The order of a dict counts, because code may
+iterate over it.
 """
 
 import argparse
 import ast
+import copyreg
 import functools
 import hashlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from decimal import Decimal
 from enum import Enum
@@ -27,6 +33,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from orderone.core.canonical import canonical
+from orderone.training.memo import memo_attributes, memo_names
+
 SIMPLE = (bool, int, float, str, bytes, type(None))
 PRINTED = (
     torch.dtype,
@@ -36,7 +45,6 @@ PRINTED = (
     Fraction,
     Decimal,
     complex,
-    slice,
     np.dtype,
 )  # identified by their text
 CACHED = functools._lru_cache_wrapper
@@ -52,14 +60,17 @@ DATA = (
     list,
     tuple,
     range,
+    slice,
     set,
     frozenset,
+    weakref.WeakSet,
     functools.partial,
     MethodType,
     SimpleNamespace,
     argparse.Namespace,
 )
 DEEP = 24  # levels of nested values that are described
+MEMO = "memo"  # in place of the content of a memo
 Json: TypeAlias = object  # texts, numbers, None, and lists and dicts of them
 
 
@@ -124,6 +135,8 @@ class _Describer:
             return ["method", self.user_object(thing.__func__), self.at(thing.__self__)]
         if isinstance(thing, CACHED):
             return ["cached", self.user_object(thing.__wrapped__)]
+        if isinstance(thing, np.ndarray) and thing.dtype.hasobject:
+            return ["array", str(thing.dtype), list(thing.shape), self.at(thing.ravel().tolist())]
         if isinstance(thing, (Tensor, np.ndarray)):
             return _array(thing)
         if isinstance(thing, nn.Module):
@@ -131,25 +144,59 @@ class _Describer:
         if isinstance(thing, Mapping):
             pairs: list[Json] = []
             for key, value in thing.items():
-                pairs.append([str(key), self.at(value)])
+                pairs.append([self.at(key), self.at(value)])
             return ["mapping", pairs]
         if isinstance(thing, (list, tuple, range)):
             return [self.at(value) for value in thing]
-        if isinstance(thing, (set, frozenset)):
-            return ["set", sorted(map(str, thing))]
+        if isinstance(thing, slice):
+            return ["slice", self.at([thing.start, thing.stop, thing.step])]
+        if isinstance(thing, (set, frozenset, weakref.WeakSet)):
+            return self.set_(thing)
         if isinstance(thing, ModuleType) or (
             callable(thing) and hasattr(thing, "__qualname__")
         ):  # written in C
             return _name(thing)
         return self.instance(thing)
 
+    def set_(self, elements: Iterable[object]) -> Json:
+        """Describe a set whatever its order, which differs between processes.
+
+        Every element is described with the numbers that were in use before the set.
+        """
+        described: list[Json] = []
+        for element in elements:
+            alone = _Describer(dict(self.numbered), list(self.inside))
+            described.append(alone.at(element))
+        return ["set", sorted(described, key=canonical)]
+
     def instance(self, thing: object) -> Json:
         if id(thing) in self.numbered:
             return self.again(thing)
         self.numbered[id(thing)] = thing
-        fields = sorted(_fields(thing).items())
         kind = self.at(type(thing))
-        return [kind, {name: self.at(value) for name, value in fields}]
+        fields = _fields(thing)
+        if not fields:
+            return [kind, self.state(thing)]
+        computed = _computed_attributes(type(thing))
+        described: dict[str, Json] = {}
+        for name, value in sorted(fields.items()):
+            described[name] = MEMO if name in computed else self.at(value)
+        return [kind, described]
+
+    def state(self, thing: object) -> Json:
+        """Describe an object without fields by what `pickle` would write: dates, patterns."""
+        reduce = copyreg.dispatch_table.get(type(thing))
+        try:
+            reduced = thing.__reduce_ex__(2) if reduce is None else reduce(thing)
+        except Exception:  # the object may raise anything, and holds nothing readable
+            return {}
+        if isinstance(reduced, str):
+            return reduced
+        arguments, *others = reduced[1:]
+        parts: list[Json] = []
+        for part in (arguments, *others):
+            parts.append(self.at(list(part) if isinstance(part, Iterator) else part))
+        return parts
 
     def again(self, thing: object) -> Json:
         return ["again", list(self.numbered).index(id(thing))]
@@ -164,10 +211,13 @@ class _Describer:
         return ["module", parts, tensors]
 
     def settings(self, module: nn.Module) -> Json:
+        """Describe the public attributes of a module that are neither tensors nor modules."""
         settings: dict[str, Json] = {}
+        computed = _computed_attributes(type(module))
         for name, value in vars(module).items():
-            if not name.startswith("_") and isinstance(value, (*SIMPLE, tuple)):
-                settings[name] = self.at(value)
+            if name.startswith("_") or name in computed or isinstance(value, (Tensor, nn.Module)):
+                continue
+            settings[name] = self.at(value)
         return settings
 
     # --- code -------------------------------------------------------------------------------------
@@ -184,21 +234,48 @@ class _Describer:
         function = inspect.unwrap(wrapper)
         if not isinstance(function, FunctionType):
             return self.at(function)
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        described: list[Json] = [
+            function.__qualname__,
+            _code(function),
+            self.captured(function),
+            self.defaults(function),
+            self.named(function),
+        ]
+        for decorated in _wrappers(wrapper):
+            described.append([_code(decorated), self.captured(decorated), self.named(decorated)])
+        return described
+
+    def captured(self, function: FunctionType) -> dict[str, Json]:
+        memos = memo_names(function)
         captured: dict[str, Json] = {}
-        for name, cell in cells:
-            captured[name] = self.at(_content(cell))
-        defaults = [self.at(function.__defaults__ or ()), self.at(function.__kwdefaults__ or {})]
-        return [function.__qualname__, _code(function), captured, defaults, self.named(function)]
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            captured[name] = MEMO if name in memos else self.at(_content(cell))
+        return captured
+
+    def defaults(self, function: FunctionType) -> Json:
+        memos = memo_names(function)
+        code = function.__code__
+        positional = function.__defaults__ or ()
+        names = code.co_varnames[code.co_argcount - len(positional) : code.co_argcount]
+        described: list[Json] = []
+        for name, value in zip(names, positional, strict=True):
+            described.append(MEMO if name in memos else self.at(value))
+        keywords: dict[str, object] = {}
+        for name, value in (function.__kwdefaults__ or {}).items():
+            keywords[name] = MEMO if name in memos else value
+        return [described, self.at(keywords)]
 
     def class_(self, kind: type) -> Json:
         """Describe a class, its base classes, and what its methods use."""
         source = _source(kind)
         attributes = {name: _plain(value) for name, value in vars(kind).items()}
+        memos = memo_attributes(kind)
         values: dict[str, Json] = {}
         for name, value in attributes.items():
             if isinstance(value, DATA) and not name.startswith("__"):
-                values[name] = self.at(value)
+                values[name] = MEMO if name in memos else self.at(value)
         bodies: dict[str, str] = {}
         named: dict[str, Json] = {}
         for name, value in attributes.items():
@@ -221,11 +298,14 @@ class _Describer:
         The code of functions and classes is included if they are written in the same module.
         """
         used: dict[str, Json] = {}
+        memos = memo_names(function)
         for name in sorted(_names(function.__code__)):
             value = function.__globals__.get(name)
             if name not in function.__globals__ or isinstance(value, ModuleType):
                 continue
-            if isinstance(value, (FunctionType, type)):
+            if name in memos:
+                used[name] = MEMO
+            elif isinstance(value, (FunctionType, type)):
                 if value.__module__ == function.__module__:
                     used[name] = self.code(value)
                 else:
@@ -234,6 +314,8 @@ class _Describer:
                 used[name] = self.at(value)
             elif hasattr(value, "__qualname__"):
                 used[name] = _name(value)
+            elif not hasattr(value, "__dict__"):  # dates, patterns
+                used[name] = self.at(value)
             else:
                 used[name] = _name(type(value))
         return used
@@ -278,6 +360,18 @@ def _fields(thing: object) -> dict[str, object]:
     return fields | getattr(thing, "__dict__", {})
 
 
+def _computed_attributes(kind: type) -> set[str]:
+    """Return the attributes that hold what the methods of a class have computed."""
+    names: set[str] = set()
+    for base in kind.__mro__:
+        for name, value in vars(base).items():
+            if isinstance(value, functools.cached_property):
+                names.add(name)
+        if not _of_a_library(base):
+            names |= memo_attributes(base)
+    return names
+
+
 def _name(thing: object) -> Json:
     return [
         getattr(thing, "__module__", None),
@@ -290,7 +384,10 @@ def _of_a_library(thing: object) -> bool:
 
     Their code is left out: users know when they install another version.
     """
-    module = getattr(thing, "__module__", None) or "builtins"
+    return _is_library(getattr(thing, "__module__", None) or "builtins")
+
+
+def _is_library(module: str) -> bool:
     root = module.partition(".")[0]
     if root in sys.stdlib_module_names or root in ("builtins", "orderone"):
         return True
@@ -314,6 +411,19 @@ def _content(cell: CellType) -> object:
         return cell.cell_contents
     except ValueError:  # not bound yet
         return None
+
+
+def _wrappers(function: object) -> Iterator[FunctionType]:
+    """Yield the functions around the innermost one that decorators of the user have made.
+
+    They have the name and module of the innermost one; their globals tell where they are written.
+    """
+    while (inner := getattr(function, "__wrapped__", None)) is not None:
+        if isinstance(function, FunctionType) and not _is_library(
+            str(function.__globals__.get("__name__"))
+        ):
+            yield function
+        function = inner
 
 
 def _names(code: CodeType) -> set[str]:

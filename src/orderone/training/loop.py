@@ -37,7 +37,10 @@ class Checkpoint(Protocol):
         ...
 
     def check(self, loop: "TrainingLoop") -> None:
-        """Raise an InputError after the first update if this training cannot be saved."""
+        """Check that this training can be saved; called after the first and the second update.
+
+        Raise an InputError if it cannot and should be.
+        """
         ...
 
     def save(self, loop: "TrainingLoop") -> None: ...
@@ -98,9 +101,11 @@ class TrainingLoop:
         first = self.done
         while self.done < self.settings.steps:
             self.update()
-            if checkpoint is not None and self.done == first + 1:
+            if checkpoint is not None and self.done == first + 2:
                 checkpoint.check(self)
             if not self._reading_due():
+                if checkpoint is not None and self.done == first + 1:
+                    checkpoint.check(self)
                 continue
             self.read_losses()
             self.seconds = seconds_before + time.monotonic() - started
@@ -111,6 +116,8 @@ class TrainingLoop:
                 return
             self.evaluate_if_due()
             self.log()
+            if checkpoint is not None and self.done == first + 1:
+                checkpoint.check(self)
             saved = self._save_if_due(checkpoint, saved)
 
     # --- updates and losses -----------------------------------------------------------------------

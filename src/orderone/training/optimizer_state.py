@@ -108,6 +108,21 @@ def _check(optimizer: Optimizer) -> None:
                 )
 
 
+def unsaved_part(tree: object) -> str | None:
+    """Return the type of the first part of a tree that cannot be written; None if all can."""
+    if _is_savable(tree):
+        return None
+    parts: list[object] = []
+    if isinstance(tree, Mapping):
+        parts = [*tree.keys(), *tree.values()]
+    elif isinstance(tree, (list, tuple)):
+        parts = list(tree)
+    for part in parts:
+        if not _is_savable(part):
+            return unsaved_part(part)
+    return f"a {class_name(type(tree))}"
+
+
 def _is_savable(value: object) -> bool:
     if isinstance(value, Tensor):
         return type(value) in (Tensor, nn.Parameter) or hasattr(value, "full_tensor")

@@ -32,6 +32,13 @@ class Trained:
     seconds: float
     notes: tuple[str, ...] = ()  # on the data
 
+    def __repr__(self) -> str:
+        updates = f"{len(self.losses)} updates in {self.seconds:.1f} s"
+        if self.diverged_at is not None:
+            return f"<Trained {updates}: diverged at step {self.diverged_at}>"
+        kind = "held-out loss" if self.evaluation else "mean loss of the last tenth"
+        return f"<Trained {updates}: {kind} {self.loss:.4g}>"
+
 
 def _no_losses() -> np.ndarray:
     return np.zeros(0, np.float32)

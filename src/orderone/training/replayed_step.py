@@ -5,11 +5,13 @@ so that any optimizer can be used. A pass that depends on more than tensors (a d
 an attribute that it changes) is run as usual too.
 """
 
+import gc
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.source import Batch, moved
 from orderone.training.stacked.alike import description
@@ -48,7 +50,7 @@ class CapturedPass:
             try:
                 with captured_by(self.graph, aside), constants:
                     self.loss: Tensor = Step.add_gradients(step, self.batch)
-            except RuntimeError as error:
+            except (RuntimeError, InputError) as error:
                 # the same pass worked three times without a graph just before
                 raise NotCapturable(str(error)) from error
             # memory of the graph, which every replay writes
@@ -104,7 +106,9 @@ class ReplayedStep(Step):
         try:
             return CapturedPass(self, moved(batch, self.world.device, self.settings.precision))
         except NotCapturable:
-            return None
+            pass
+        gc.collect()  # the error referred to tensors of another stream, also in cycles
+        return None
 
     @property
     def replays(self) -> bool:

@@ -74,5 +74,10 @@ def _check_function(factor: Factor, warmup: int) -> Factor:
             " the function",
             argument="warmup",
         )
-    real(factor(0), "schedule(0)", least=0)
+    try:
+        first = factor(0)
+    except TypeError as error:
+        message = f"schedule: expected a function of the step, got {factor!r} ({error})"
+        raise InputError(message, "wrong-type", argument="schedule") from error
+    real(first, "schedule(0)", least=0)
     return factor

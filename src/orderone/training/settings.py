@@ -4,12 +4,28 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Count
+from orderone.core.inputs import Count, Name
 from orderone.training.schedule import Factor
 
 PRECISIONS = ("float32", "bfloat16", "float64")
+
+
+def read_precision(precision: Name) -> str:
+    """Return the name of a precision; raise an InputError if it is not supported."""
+    if precision == "float16":
+        raise InputError(
+            "precision: float16 is not supported, because its gradients underflow without a loss"
+            f" scale; expected one of {', '.join(PRECISIONS)}. Use bfloat16, which has the range of"
+            " float32; or train with torch.autocast and torch.amp.GradScaler yourself, with"
+            " plan.optimizer()",
+            "unknown-name",
+            argument="precision",
+        )
+    return one_of(precision, PRECISIONS, "precision")
 
 
 @dataclass(frozen=True)
@@ -44,6 +60,20 @@ class Settings:
         if self.precision == "bfloat16":
             return torch.autocast(device.type, torch.bfloat16)
         return nullcontext()
+
+
+def cast_model(model: nn.Module, device: torch.device, dtype: torch.dtype | None) -> None:
+    """Move a model to its device and precision, in place; complex tensors stay complex."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if dtype is None or not any(tensor.is_complex() for tensor in tensors):
+        model.to(device, dtype)
+        return
+    model.to(device)
+    for tensor in tensors:
+        if tensor.is_complex():
+            tensor.data = tensor.data.to(dtype.to_complex())
+        elif tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
 
 
 def optional_count(value: Count | None, name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
 import torch
@@ -11,6 +12,7 @@ from torch.utils.data import default_collate
 from orderone.core.canonical import digest
 from orderone.core.errors import InputError, with_code
 from orderone.core.exact import count
+from orderone.core.file_digests import file_digests
 from orderone.loading.forms import (
     Batches,
     Factory,
@@ -35,6 +37,7 @@ from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.fingerprint import identity, identity_of_part
 
 Batch: TypeAlias = object  # tensors in any nesting: inputs, keyword arguments, inputs and targets
+LONGEST_PATH = 1024  # characters; longer texts of a data set are no paths
 HELD_OUT_SIZE = 64  # samples in a batch of a held-out data set, if there is no batch size
 
 
@@ -221,8 +224,8 @@ def _collate(collate: object) -> object:
 def _content(batches: Batches) -> tuple[object, bool]:
     """Return a hash of what the data holds, and whether reading it twice gives the same.
 
-    It is made from the first batches of seed 0, from evenly spaced samples of a data set, and from
-    the tensors that a data set holds.
+    It is made from the first batches of seed 0, from evenly spaced samples of a data set, from the
+    tensors that a data set holds, and from the files whose paths it holds.
     """
     inner = batches.made if isinstance(batches, Factory) else batches
     readings: list[str] = []
@@ -235,6 +238,7 @@ def _content(batches: Batches) -> tuple[object, bool]:
             parts.append(inner.length)
             parts.append(identity(inner.samples()))
             parts.append(_arrays(inner.fetch.dataset))
+            parts.append(file_digests(_files(inner.fetch.dataset)))
         readings.append(digest(parts))
     if readings[0] != readings[-1]:
         return None, False
@@ -249,6 +253,27 @@ def _arrays(dataset: object) -> list[object]:
             if isinstance(leaf, Tensor) and size_of(leaf) <= MOST_BYTES:
                 tensors.append(identity(leaf))
     return tensors
+
+
+def _files(dataset: object) -> list[Path]:
+    """Return the files whose paths a data set holds, complete or without a folder it also holds."""
+    leaves: dict[str, None] = {}
+    for _, value in sorted(getattr(dataset, "__dict__", {}).items()):
+        for leaf in tree_leaves(value):
+            if isinstance(leaf, (str, PurePath)) and _may_be_path(str(leaf)):
+                leaves[str(leaf)] = None
+    folders = [Path(leaf) for leaf in leaves if Path(leaf).is_dir()]
+    files: list[Path] = []
+    for leaf in leaves:
+        if not Path(leaf).suffix:
+            continue
+        candidates = [Path(leaf), *(folder / leaf for folder in folders)]
+        files += [path for path in candidates if path.is_file()][:1]
+    return files
+
+
+def _may_be_path(text: str) -> bool:
+    return 0 < len(text) <= LONGEST_PATH and text.isprintable()
 
 
 # --- held-out data --------------------------------------------------------------------------------
@@ -306,6 +331,8 @@ def moved(batch: Batch, device: torch.device, precision: str) -> Batch:
             return x
         if precision == "float64" and x.is_floating_point():
             return x.to(device, torch.float64)
+        if precision == "float64" and x.is_complex():
+            return x.to(device, torch.complex128)
         return x.to(device)
 
     if isinstance(batch, Mapping):

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
+from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Loss, loss_of
 from orderone.optimizers.registry import set_training_mode
+from orderone.training.modes import evaluation_mode
 from orderone.training.settings import Settings
 from orderone.training.source import Batch, Source, moved
 from orderone.training.world import World
@@ -71,11 +73,13 @@ class Step:
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             set_rate(group, rate)
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch, argument: str = "data") -> Tensor:
+        """Return the loss of a batch, which came from this argument."""
         device = self.world.device
         with self.settings.autocast(device):
             batch = moved(batch, device, self.settings.precision)
-            return loss_of(self.forward, batch, self.loss_function)
+            with naming_batch(argument, batch, self.module):
+                return loss_of(self.forward, batch, self.loss_function)
 
     @torch.no_grad()
     def evaluate(self) -> Tensor | None:
@@ -83,12 +87,12 @@ class Step:
         batches = self.source.held_out()
         if not len(batches):
             return None
-        training = self.module.training
-        self.module.eval()
-        set_training_mode(self.optimizer, False)
-        losses = [self.loss(self.world.share(batch, insist=False)) for batch in batches]
-        set_training_mode(self.optimizer, True)
-        self.module.train(training)
+        losses: list[Tensor] = []
+        with evaluation_mode(self.module):
+            set_training_mode(self.optimizer, False)
+            for batch in batches:
+                losses.append(self.loss(self.world.share(batch, insist=False), "held_out"))
+            set_training_mode(self.optimizer, True)
         return torch.stack(losses).double()
 
 

@@ -1,22 +1,24 @@
 """`train`: train one model, in one process or in several that `torchrun` starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from orderone.core.errors import InputError, one_of
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.optimizers.registry import set_training_mode
 from orderone.planning import Plan
 from orderone.planning.plan import fused_options
-from orderone.seeding import preserved, set_seed
+from orderone.planning.supported import check_optimizer
+from orderone.seeding import preserved, seeded, set_seed, start_seed
 from orderone.training import interrupts, training_identity
 from orderone.training.deterministic import deterministic_kernels
 from orderone.training.inputs import (
@@ -32,8 +34,14 @@ from orderone.training.inputs import (
 )
 from orderone.training.loop import Checkpoint, TrainingLoop
 from orderone.training.outcome import Trained, final_loss
+from orderone.training.resume_check import copy_of
 from orderone.training.schedule import schedule as read_schedule
-from orderone.training.settings import PRECISIONS, Settings, optional_count
+from orderone.training.settings import (
+    Settings,
+    cast_model,
+    optional_count,
+    read_precision,
+)
 from orderone.training.sinks import read_sinks
 from orderone.training.source import Source, read_source
 from orderone.training.step import Step, current_rates
@@ -71,6 +79,7 @@ def train(
 
     Args:
         model: A plan, which is applied if it was not yet; or a module, together with `optimizer`.
+            Also (module, optimizer) or (plan, optimizer), as a `build` function returns them.
         data: A DataLoader, an iterable of batches, a data set with `batch_size`, a task of
             `orderone.data`, a function of (step, seed) that returns a batch, or one batch for all
             steps. The page "Your data" has an example of each.
@@ -87,7 +96,7 @@ def train(
         accumulate: Batches per update.
         clip: Largest norm of the gradient; a larger gradient is scaled down.
         precision: float32, bfloat16 (autocast) or float64.
-        seed: Seed of the data and of dropout.
+        seed: Seed of the data and of dropout, and of the values that a start (`init`) draws.
         evaluate_every: Updates between held-out losses; by default at the end only.
         report_every: Updates between reports to `sinks`.
         sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), or a list of these.
@@ -104,7 +113,7 @@ def train(
         factor=read_schedule(schedule, steps, warmup, final),
         accumulate=count(accumulate, "accumulate"),
         clip=None if clip is None else real(clip, "clip", above=0),
-        precision=one_of(precision, PRECISIONS, "precision"),
+        precision=read_precision(precision),
         evaluate_every=optional_count(evaluate_every, "evaluate_every"),
         report_every=count(report_every, "report_every"),
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),
@@ -112,7 +121,10 @@ def train(
     seed = count(seed, "seed", least=0)
     source = read_source(data, batch_size, collate_fn, held_out=held_out, held_out_size=batch_size)
     all_sinks = read_sinks(sinks)
-    _check(model, optimizer, strategy)
+    subject: Any = model
+    if isinstance(model, (tuple, list)):
+        subject, optimizer = _read_pair(model, optimizer)
+    _check(subject, optimizer, strategy)
     with ExitStack() as stack:
         # before anything starts CUDA
         chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -124,8 +136,8 @@ def train(
         if checkpoint is not None:
             path = Path(checkpoint)
             check_path(path)
-        plan = model if isinstance(model, Plan) else None
-        module = _module(model)
+        plan = subject if isinstance(subject, Plan) else None
+        module = _module(subject, seed)
         module_names = training_identity.modules(module)
         step = _prepare(world, settings, module, plan, optimizer, source, seed, loss)
         loop = TrainingLoop(step, sinks=all_sinks if world.first else [])
@@ -134,16 +146,39 @@ def train(
         identity = _identity(step, plan, module_names)
         saved = None
         if path is not None:
-            saved = TrainCheckpoint(path, world, identity)
+            saved = TrainCheckpoint(path, world, identity, copy_of(loop))
         set_seed(seed + world.rank)  # dropout differs between processes
         return _run(loop, saved)
 
 
-def _module(model: Model) -> nn.Module:
+def _read_pair(
+    model: Sequence[Any], optimizer: Optimizer | None
+) -> tuple[Plan | nn.Module, Optimizer]:
+    """Return model and optimizer from a pair (model, optimizer)."""
+    if len(model) != 2 or not isinstance(model[1], Optimizer):
+        types = ", ".join(type(part).__name__ for part in model)
+        raise InputError(
+            f"model: expected (module, optimizer) or (plan, optimizer), got ({types}); pass a"
+            " schedule as schedule=..., warmup=...",
+            "wrong-type",
+            argument="model",
+        )
+    if optimizer is not None:
+        raise InputError(
+            "optimizer: expected one, got two: in (model, optimizer) and as optimizer=...; remove"
+            " one of them",
+            "optimizer-given-twice",
+            argument="optimizer",
+        )
+    return model[0], model[1]
+
+
+def _module(model: Plan | nn.Module, seed: int) -> nn.Module:
     if not isinstance(model, Plan):
         return model
     if not model.applied:
-        model.apply()
+        with seeded(start_seed(seed)):  # the same values in every process
+            model.apply()
     return model.bound()
 
 
@@ -158,7 +193,7 @@ def _prepare(
     loss: LossFunction,
 ) -> Step:
     """Move the model to its device, and make the plan's optimizer if the user passed none."""
-    module.to(world.device, settings.dtype)
+    cast_model(module, world.device, settings.dtype)
     forward = world.wrapped(module)
     if optimizer is None:
         assert plan is not None  # `_check` made sure of that
@@ -226,7 +261,7 @@ def _identity(
     }
 
 
-def _check(model: Model, optimizer: UserOptimizer, strategy: Name | None) -> None:
+def _check(model: object, optimizer: UserOptimizer, strategy: Name | None) -> None:
     module = model.bound() if isinstance(model, Plan) else model
     if isinstance(module, nn.Module) and any(p.is_meta for p in module.parameters()):
         raise InputError(
@@ -249,6 +284,8 @@ def _check(model: Model, optimizer: UserOptimizer, strategy: Name | None) -> Non
             "train-needs-optimizer",
             argument="optimizer",
         )
+    if isinstance(optimizer, Optimizer):
+        check_optimizer(module, optimizer)
     if optimizer is not None and strategy == "fsdp":
         raise InputError(
             "optimizer: fsdp replaces the parameters that this optimizer holds; pass a plan without"

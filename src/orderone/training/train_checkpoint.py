@@ -6,6 +6,7 @@ processes is the same. Nothing is pickled.
 """
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, with_code
 from orderone.torch_compat import tree_map
 from orderone.training import checkpoint as checkpoints
 from orderone.training import optimizer_state
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
+from orderone.training.resume_check import ResumeCheck
 from orderone.training.world import World, like, whole
 
 KIND = "train"
@@ -27,27 +29,64 @@ REMEDY = "remove the file to start again, or pass another path"
 
 
 class TrainCheckpoint:
-    """File of one training; `identity` has the settings that must agree to continue."""
+    """File of one training; `identity` has the settings that must agree to continue.
+
+    `other` is a copy of the training before its first update, to check that a file holds all state.
+    """
 
     saves_finished: bool = True
 
-    def __init__(self, path: Path, world: World, identity: Mapping[str, object]):
+    def __init__(
+        self,
+        path: Path,
+        world: World,
+        identity: Mapping[str, object],
+        other: TrainingLoop | None = None,
+    ):
         self.path = path
         self.world = world
         self.identity = identity
+        self.other = other
+        self.pending: ResumeCheck | None = None
 
     # --- writing ----------------------------------------------------------------------------------
 
     def check(self, loop: TrainingLoop) -> None:
-        """Raise an InputError if the optimizer has a state that no file can hold."""
+        """Raise an InputError if the training has a state that no file can hold."""
+        if self.pending is not None:
+            lost = self.pending.after_second_update(loop)
+            self.pending = None
+            if lost is not None:
+                message = f"checkpoint: {lost}; or train without checkpoint="
+                raise InputError(message, "state-not-saved", argument="checkpoint")
+            return
         self._optimizer_state(loop)
+        unsaved = optimizer_state.unsaved_part(checkpoints.extra_states(loop.step.module))
+        if unsaved is not None:
+            raise InputError(
+                f"checkpoint: get_extra_state of a module returns {unsaved}, which no file can hold"
+                " without pickle; return tensors, numbers and texts, or train without checkpoint=",
+                "state-not-saved",
+                argument="checkpoint",
+            )
+        if self.other is not None:
+            self.pending = ResumeCheck(self.other)
+            self.other = None
+            self.pending.after_first_update(loop)
 
     def save(self, loop: TrainingLoop) -> None:
-        """Write the state; all processes must call this, and the first one writes."""
+        """Write the state; all processes must call this, and the first one writes.
+
+        If that fails, warn and continue: a full disk must not end a training. Before the second
+        update nothing is written, unless it is the last: `check` has not ended.
+        """
+        if self.pending is not None and loop.done < loop.settings.steps:
+            return
         tensors: dict[str, Tensor] = {}
         for name, value in checkpoints.model_tensors(loop.step.module).items():
             self._add(tensors, f"model.{name}", whole(value.detach()))
         state = tree_map(self._collected, self._optimizer_state(loop))
+        extra = checkpoints.extra_states(loop.step.module)
         for kind, random_state in checkpoints.random_states(self.world.device).items():
             for rank, value in enumerate(self.world.gathered(random_state)):
                 self._add(tensors, f"random.{kind}.{rank}", value)
@@ -60,8 +99,16 @@ class TrainCheckpoint:
                 "evaluation": loop.evaluation,
                 "seconds": loop.seconds,
                 "optimizer": checkpoints.pack(state, tensors, "optimizer"),
+                "extra": checkpoints.pack(extra, tensors, "extra"),
             }
-            checkpoints.save(self.path, tensors, record)
+            try:
+                checkpoints.save(self.path, tensors, record)
+            except OSError as error:
+                text = (
+                    f"cannot write the checkpoint {self.path} ({error.strerror}) after"
+                    f" {loop.done} updates; the training continues, and tries again later"
+                )
+                warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=2)
         self.world.wait()
 
     def _optimizer_state(self, loop: TrainingLoop) -> object:
@@ -91,9 +138,9 @@ class TrainCheckpoint:
 
         Raise an InputError if the file belongs to another training.
         """
-        if not self.path.exists():
+        if not self.path.exists() and not checkpoints.previous(self.path).exists():
             return
-        saved = checkpoints.load(self.path)
+        saved = checkpoints.load(self.path, remove_damaged=False)
         if saved is None or saved[1].get("kind") != KIND:
             raise InputError(
                 f"checkpoint: {self.path} is not a checkpoint of o1.train; {REMEDY}",
@@ -108,25 +155,19 @@ class TrainCheckpoint:
                 value.copy_(like(tensors[f"model.{name}"], value))
         state = checkpoints.unpack(record["optimizer"], tensors)
         _restore_optimizer(loop.step.optimizer, state)
+        extra = checkpoints.unpack(record.get("extra", {"dict": []}), tensors)
+        checkpoints.restore_extra(loop.step.module, extra)
         self._restore_random(tensors)
         checkpoints.restore_progress(loop, record)
 
     def _check_model(self, loop: TrainingLoop, tensors: Mapping[str, Tensor]) -> None:
-        here: dict[str, tuple[int, ...]] = {}
-        for name, value in checkpoints.model_tensors(loop.step.module).items():
-            here[name] = tuple(value.shape)
-        there: dict[str, tuple[int, ...]] = {}
-        for name, value in tensors.items():
-            if name.startswith("model."):
-                there[name.removeprefix("model.")] = tuple(value.shape)
-        for name in here | there:
-            if here.get(name) != there.get(name):
-                raise InputError(
-                    f"checkpoint: {self.path} belongs to another model: the shape of {name} is"
-                    f" {there.get(name)} in the file and {here.get(name)} here; {REMEDY}",
-                    "checkpoint-of-other-training",
-                    argument="checkpoint",
-                )
+        changed = checkpoints.changed_tensor(loop.step.module, tensors, "model.")
+        if changed is not None:
+            raise InputError(
+                f"checkpoint: {self.path} belongs to another model: {changed}; {REMEDY}",
+                "checkpoint-of-other-training",
+                argument="checkpoint",
+            )
 
     def _check_identity(self, saved: Mapping[str, object]) -> None:
         current = dict(self.identity)
@@ -188,3 +229,4 @@ def check_path(path: Path) -> None:
             f"checkpoint: cannot write to the folder {folder}; pass another path",
             argument="checkpoint",
         )
+    checkpoints.remove_temporary(folder, path.name)

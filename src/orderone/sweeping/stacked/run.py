@@ -9,8 +9,10 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report
 from orderone.sweeping.stacked.capacity import capacity
 from orderone.sweeping.stacked.feed import stacked_batches
-from orderone.sweeping.stacked.training import StackedTraining, make_stack
-from orderone.sweeping.stacked.unfinished import unfinished
+from orderone.sweeping.stacked.making import make_stack
+from orderone.sweeping.stacked.training import StackedTraining
+from orderone.sweeping.stacked.unfinished import saved_proof, unfinished
+from orderone.sweeping.stacked.verify import NOT_PROVED, verify
 from orderone.sweeping.trial import Trial
 from orderone.training.outcome import Outcome
 
@@ -41,7 +43,12 @@ def _run(
     """Train one stack; if memory is too small, train two halves."""
     ended: set[str] = set()
     try:
-        for outcome in StackedTraining(job, trials, checkpoint).run(report):
+        proof = saved_proof(checkpoint, trials)
+        first_batches = None
+        if proof is None and job.verify:
+            proof, first_batches = verify(job, trials)
+        training = StackedTraining(job, trials, checkpoint, proof or NOT_PROVED, first_batches)
+        for outcome in training.run(report):
             ended.add(outcome.key)
             yield outcome
         return

@@ -9,6 +9,7 @@ compiled or captured update, end at different steps, and leave the stack while o
 loops share the settings, the batches, the outcome and the format of checkpoints.
 """
 
+import gc
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,12 +17,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from orderone.seeding import seeded
+from orderone.seeding import preserved, seeded
 from orderone.sweeping.job import Job
-from orderone.sweeping.member import Member
 from orderone.sweeping.sequential import Report, capture_pays
 from orderone.sweeping.stacked.feed import stacked_batches
+from orderone.sweeping.stacked.making import make_stack
+from orderone.sweeping.stacked.resume_check import state_lost_by_checkpoints
 from orderone.sweeping.stacked.unfinished import restore, save
+from orderone.sweeping.stacked.verify import NOT_PROVED, FirstBatches, Proof
 from orderone.sweeping.trial import Trial
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome, make_outcome, recent_loss
@@ -34,23 +37,26 @@ from orderone.training.stacked.stack import Stack
 GONE = 1 / 4  # share of a captured stack that leaves before the rest is captured again
 
 
-def make_stack(job: Job, members: Sequence[Member]) -> Stack:
-    return Stack(
-        [member.model for member in members],
-        [member.optimizer() for member in members],
-        loss=job.loss or job.data.loss,
-        device=job.device,
-        precision=torch.bfloat16 if job.precision == "bfloat16" else None,
-        clip=job.clip,
-        compile=job.compile,
-    )
-
-
 class StackedTraining:
-    """`slots` are the trials in the stack, in its order; `running` are those that still train."""
+    """`slots` are the trials in the stack, in its order; `running` are those that still train.
 
-    def __init__(self, job: Job, trials: Sequence[Trial], folder: Path | None = None):
+    `first_batches` were read before, for the proof that the stack equals stand-alone runs.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        trials: Sequence[Trial],
+        folder: Path | None = None,
+        proof: Proof = NOT_PROVED,
+        first_batches: FirstBatches | None = None,
+    ):
         self.job = job
+        self.proof = proof
+        self.lost: str | None = None  # state that a checkpoint would not hold
+        if folder is not None:
+            self.lost = state_lost_by_checkpoints(job, trials)
+        self.first_batches = first_batches
         self.settings: Settings = max(map(job.settings_of, trials), key=lambda s: s.steps)
         self.source: Source = job.source(trials[0])
         self.folder = folder
@@ -67,6 +73,7 @@ class StackedTraining:
             self.evaluation[trial.key] = []
             self.seconds[trial.key] = 0.0
         self.done: int = 0
+        self.formed: int = 0  # updates before the stack had its present members
         self.members: int = len(trials)
         self.stack: Stack = make_stack(job, [job.member(trial) for trial in trials])
         self.captured: CapturedStep | None = None
@@ -103,11 +110,16 @@ class StackedTraining:
         return self.done >= self.steps[trial.key]
 
     def _try_evaluation(self) -> None:
-        """Evaluate once before the training, to find errors before it and not after it."""
-        if self.done:
+        """Evaluate another model once, to find errors before the training and not after it.
+
+        A proof has done that, too.
+        """
+        if self.done or self.proof.how:
             return
         for batch in self.source.held_out()[:1]:
-            self._evaluated(batch)
+            with preserved():
+                trial_stack = make_stack(self.job, [self.job.member(self.slots[0])])
+                trial_stack.evaluate(moved(batch, self.device, self.job.precision))
 
     # --- a block of steps -------------------------------------------------------------------------
 
@@ -118,7 +130,7 @@ class StackedTraining:
         rows: list[torch.Tensor] = []
         end = min(self.steps[key] for key in self.running)
         while self.done < end and not interrupts.pending():
-            batches = stacked_batches(self.job, self.source, self.done, seeds)
+            batches = self._batches(seeds)
             rows.append(self._step(batches, self.settings.factor(self.done)).clone())
             self.done += 1
             if self.settings.report_due(self.done) or self.settings.evaluation_due(self.done):
@@ -135,16 +147,33 @@ class StackedTraining:
                 self.running.remove(trial.key)
                 yield self._outcome(trial, diverged_at=len(self.losses[trial.key]) - 1)
 
+    def _batches(self, seeds: Sequence[int]) -> list[Batch]:
+        """Return the batches of the next update; those of the first steps may have been read."""
+        if self.first_batches is not None and len(seeds) == self.members:
+            batches = self.first_batches.take(self.done)
+            if batches is not None:
+                return batches
+        return stacked_batches(self.job, self.source, self.done, seeds)
+
     def _step(self, batches: Sequence[Batch], factor: float) -> torch.Tensor:
         if self.capture and self.captured is None:
             try:
-                self.captured = CapturedStep(self.stack, *batches)
+                self.captured = CapturedStep(self.stack, *batches, steps=self._steps_to_compile())
             except NotCapturable:
-                # Step after this block: here the error still refers to tensors of another stream.
                 self.capture = False
+            if not self.capture:
+                # The error referred to tensors of another stream, also in cycles of references.
+                # torch would warn that gradients of the next step come from a wrong stream.
+                gc.collect()
         if self.captured is not None and self.captured.fits(*batches):
             return self.captured(*batches, factor=factor)
         return self.stack.step(*batches, factor=factor)
+
+    def _steps_to_compile(self) -> int:
+        """Return the number of steps that a compilation would serve; 0 if it is not wanted."""
+        if self.job.compile is not None:
+            return 0
+        return (self.settings.steps - self.formed) * self.settings.accumulate
 
     def _append(self, trial: Trial, losses: np.ndarray) -> bool:
         """Add losses up to the first that is not finite; return whether all are finite."""
@@ -203,12 +232,23 @@ class StackedTraining:
                 positions.append(k)
                 remaining.append(trial)
         self.captured = None
+        self.formed = self.done
         self.stack.keep(positions)
         self.slots = remaining
 
     def _outcome(
         self, trial: Trial, diverged_at: int | None = None, stopped_at: int | None = None
     ) -> Outcome:
+        facts: dict[str, object] = {
+            "engine": "stacked",
+            "device": str(self.device),
+            "members": self.members,
+            "graph": self.captured is not None,
+            "compiled": self.captured is not None and self.captured.compiled,
+            "verified": self.proof.fact(),
+        }
+        if self.captured is not None and self.captured.compile_error:
+            facts["not compiled"] = self.captured.compile_error
         return make_outcome(
             trial.key,
             self.losses[trial.key],
@@ -217,10 +257,5 @@ class StackedTraining:
             diverged_at=diverged_at,
             stopped_at=stopped_at,
             seconds=self.seconds[trial.key],
-            facts={
-                "engine": "stacked",
-                "device": str(self.device),
-                "members": self.members,
-                "graph": bool(self.captured),
-            },
+            facts=facts,
         )

@@ -14,9 +14,11 @@ import torch
 
 from orderone.core.canonical import digest
 from orderone.core.errors import with_code
+from orderone.sweeping.stacked.verify import Proof
 from orderone.sweeping.trial import Trial
 from orderone.training import checkpoint as checkpoints
 from orderone.training.checkpoint import Record
+from orderone.training.optimizer_state import unsaved_part
 from orderone.training.outcome import read_evaluation
 
 if TYPE_CHECKING:
@@ -50,9 +52,25 @@ def _saved(folder: Path | None) -> list[tuple[Path, Record]]:
     return sorted(stacks, key=lambda pair: -int(pair[1]["done"]))
 
 
+def saved_proof(folder: Path | None, trials: Sequence[Trial]) -> Proof | None:
+    """Return the proof of the stack that these trials continue; None if they start anew."""
+    for _, record in _saved(folder):
+        if {trial.key for trial in trials} <= set(record["losses"]):
+            return Proof.read(record["proof"]) if "proof" in record else None
+    return None
+
+
 def save(training: "StackedTraining") -> None:
     """Write the state; if that fails, warn and continue the training."""
     if training.folder is None:
+        return
+    extra = checkpoints.extra_states(training.stack.program.model)
+    if training.lost is None and unsaved_part(extra) is not None:
+        training.lost = f"get_extra_state of a module returns {unsaved_part(extra)}"
+    if training.lost is not None:
+        if not training.job.warned(training.lost):
+            text = f"a running stack has no checkpoint, because {training.lost}; it continues"
+            warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=2)
         return
     state = training.stack.state()
     size = sum(x.numel() * x.element_size() for x in state.values())
@@ -79,6 +97,8 @@ def save(training: "StackedTraining") -> None:
         "losses": losses,
         "evaluation": evaluation,
         "seconds": seconds,
+        "proof": training.proof.fact(),
+        "extra": checkpoints.pack(extra, tensors, "extra"),
     }
     path = training.folder / f"{digest(keys)}{checkpoints.SUFFIX}"
     try:
@@ -101,9 +121,33 @@ def restore(training: "StackedTraining") -> None:
         if not set(wanted) <= set(record["losses"]):
             continue
         saved = checkpoints.load(path)
-        if saved is not None:
-            _resume(training, wanted, *saved)
-            return
+        if saved is None or set(wanted) - set(saved[1]["losses"]):
+            continue
+        changed = _changed_tensor(training, saved[0])
+        if changed is not None:
+            text = (
+                f"the checkpoint {path} belongs to another model under the same name: {changed};"
+                " its trials start again"
+            )
+            warnings.warn(with_code(text, "checkpoint-of-other-training"), stacklevel=2)
+            checkpoints.remove(path)
+            continue
+        _resume(training, wanted, *saved)
+        return
+
+
+def _changed_tensor(training: "StackedTraining", tensors: Mapping[str, torch.Tensor]) -> str | None:
+    """Return which tensor has another shape than in the file, apart from the axis of members."""
+    members = training.stack.state()
+    for name in members | {
+        name.removeprefix(PREFIX): x for name, x in tensors.items() if name.startswith(PREFIX)
+    }:
+        here = members.get(name)
+        there = tensors.get(f"{PREFIX}{name}")
+        if here is None or there is None or here.shape[1:] != there.shape[1:]:
+            shapes = [None if x is None else tuple(x.shape[1:]) for x in (there, here)]
+            return f"the shape of {name} is {shapes[0]} in the file and {shapes[1]} here"
+    return None
 
 
 def _resume(
@@ -117,6 +161,8 @@ def _resume(
         if name.startswith(PREFIX):
             state[name.removeprefix(PREFIX)] = tensor
     training.stack.load(state, [record["keys"].index(key) for key in wanted])
+    extra = checkpoints.unpack(record.get("extra", {"dict": []}), tensors)
+    checkpoints.restore_extra(training.stack.program.model, extra)
     training.done = int(record["done"])
     for key in wanted:
         training.losses[key] = list(record["losses"][key])

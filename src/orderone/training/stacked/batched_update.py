@@ -6,6 +6,7 @@ are passed to it in the shape (K, entries), so that one compiled kernel serves a
 """
 
 from collections.abc import Callable, Mapping
+from types import FunctionType
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ class BatchedUpdate(TensorUpdates):
         self.dtype: torch.dtype = next(iter(parameters.values())).dtype
         self._apply: Callable[[Update, Tensor, Tensor, State, Settings], None] = _apply
         if compile and law.elementwise:
-            self._apply = torch.compile(_apply, dynamic=True)
+            self._apply = torch.compile(_copy_of(_apply), dynamic=True)
 
     def step(
         self, gradients: Mapping[str, Tensor], t: Mapping[str, Tensor], factor: Tensor
@@ -54,6 +55,14 @@ class BatchedUpdate(TensorUpdates):
             shape = (len(p), *[1] * (p.dim() - 1))
             c = {key: values[place].view(shape) for key, values in by_tensor.items()}
             self._apply(self.law, p, g, state, c)
+
+
+def _copy_of(function: FunctionType) -> FunctionType:
+    """Return a function with code of its own.
+
+    torch compiles the same code only for a few kinds of arguments, and after that runs it as it is.
+    """
+    return FunctionType(function.__code__.replace(), function.__globals__)
 
 
 def _apply(law: Update, p: Tensor, g: Tensor, state: State, c: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Errors for models that cannot be trained in one program, and steps that CUDA cannot capture."""
+"""Errors for models that cannot be stacked, steps that cannot be captured, failed compilations."""
 
 from orderone.core.errors import InputError
 
@@ -12,3 +12,7 @@ class NotStackable(InputError):  # noqa: N818
 
 class NotCapturable(RuntimeError):  # noqa: N818
     """A step that depends on more than tensors, so that a CUDA graph would repeat old values."""
+
+
+class NotCompiled(RuntimeError):  # noqa: N818
+    """A pass that torch.compile cannot compile; the message has the error of torch."""

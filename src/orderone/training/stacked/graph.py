@@ -6,16 +6,21 @@ Everything that a step changes (parameters, optimizer states, step counts) is in
 replay continues from the last one.
 
 The graph holds the traced operations of the passes (`traced.py`) where they can be traced, and
-otherwise what the model itself does.
+otherwise what the model itself does. Traced operations are compiled if that is asked for, or if it
+saves time (`compile_pays.py`).
 """
+
+import warnings
 
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.capturing import captured_by
-from orderone.training.stacked.errors import NotCapturable, NotStackable
+from orderone.training.stacked.compile_pays import compiling_pays
+from orderone.training.stacked.errors import NotCapturable, NotCompiled
 from orderone.training.stacked.groups import Batch
 from orderone.training.stacked.stack import Stack
 from orderone.training.stacked.traced import Pass, TracedPass
@@ -24,10 +29,19 @@ WARM_UPS = 3  # steps before a capture, for allocation, autotuning and compilati
 
 
 class CapturedStep:
-    """Captured `Stack.step`, called like it; the next call overwrites the returned tensor."""
+    """Captured `Stack.step`, called like it; the next call overwrites the returned tensor.
 
-    def __init__(self, stack: Stack, *batches: Batch):
+    Args:
+        stack: The stack. If it was made with `compile=True`, its passes are compiled.
+        *batches: Batches of one step, with the shapes of all others.
+        steps: Number of steps to come; passes and updates are then compiled if that saves time.
+    """
+
+    def __init__(self, stack: Stack, *batches: Batch, steps: int = 0):
         self.stack = stack
+        self.steps = steps
+        self.compiled: bool = False
+        self.compile_error: str | None = None
         self.batches: tuple[Batch, ...] = tree_map(_copy, batches)
         before = {name: x.detach().clone() for name, x in stack.state().items()}
         model_before = description(stack.program.model)
@@ -44,6 +58,8 @@ class CapturedStep:
             )
         with torch.cuda.stream(aside):
             run = self._trace()
+            if run is not None:
+                self._compile(run)
         torch.cuda.current_stream().wait_stream(aside)
         self.traced: bool = False
         self.losses: Tensor
@@ -70,11 +86,29 @@ class CapturedStep:
         try:
             with captured_by(self.graph, aside):
                 self.losses = self.stack.step(*self.batches, run=run)
-        except (RuntimeError, NotStackable) as error:
+        except (RuntimeError, InputError) as error:
             # the same step worked without a graph just before
             raise NotCapturable(f"a CUDA graph cannot hold this step: {error}") from error
 
-    def _trace(self) -> Pass | None:
+    def _compile(self, run: TracedPass) -> None:
+        """Compile the passes and updates if that is asked for, or if it saves time."""
+        stack = self.stack
+        batch = self.batches[0]
+        pays = compiling_pays(run.operations.graph, self.steps, stack.device)
+        if not stack.compile and not pays:
+            return
+        try:
+            run.compile(stack.tensors, batch)
+        except NotCompiled as error:
+            self.compile_error = str(error)
+            return
+        self.compiled = True
+        stack.compile_updates()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the user cannot change what the compiler does
+            stack.step(*self.batches, run=run)  # compiles the updates
+
+    def _trace(self) -> TracedPass | None:
         """Return the passes as a list of operations; None to capture the model itself."""
         batch = self.batches[0]
         if any(_shapes(other) != _shapes(batch) for other in self.batches):
@@ -85,7 +119,6 @@ class CapturedStep:
                     self.stack.losses_and_gradients,
                     self.stack.tensors,
                     batch,
-                    self.stack.compile,
                     as_captured,
                 )
             except NotCapturable:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from orderone.torch_compat import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from orderone.training.stacked.decisions import Divided
+from orderone.training.stacked.draws import GeneratorStates
 
 if TYPE_CHECKING:
     from orderone.training.stacked.vmap_overrides import FastPaths
@@ -39,9 +40,14 @@ def one_by_one(
         else:
             by_leaf.append((leaf,) * mode.members)
     results: list[object] = []
+    before = None
+    if mode.same_draws:
+        before = GeneratorStates.now(leaves)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", SCATTERED)
         for member_leaves in zip(*by_leaf, strict=True):
+            if before is not None:
+                before.restore()
             member_args, member_named = tree_unflatten(list(member_leaves), spec)
             results.append(func(*member_args, **member_named))
     _must_have_one_shape(results)

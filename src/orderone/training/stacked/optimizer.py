@@ -42,7 +42,7 @@ class StackedOptimizer:
         by_member: list[dict[str, MemberSettings]] = []
         for optimizer, tensor_names in zip(optimizers, names, strict=True):
             by_member.append(_by_name(optimizer, tensor_names))
-        self.compile = compile
+        self.compile: bool = compile
         self.parameters: dict[str, Tensor] = {}  # those that an optimizer updates
         self.laws: dict[str, Update] = {}
         self.settings: dict[str, dict[str, Tensor]] = {}  # tensor -> setting -> (K,)
@@ -53,6 +53,11 @@ class StackedOptimizer:
                 continue
             members = [settings[name] for settings in by_member]
             law = _law(name, members)
+            if p.is_complex():
+                raise NotStackable(
+                    f"{name}: a stack has no update of complex parameters",
+                    "optimizer-not-stackable",
+                )
             self.parameters[name] = p
             self.laws[name] = law
             self.settings[name] = _settings(p, law, members)
@@ -82,6 +87,12 @@ class StackedOptimizer:
             if kernel is not None:
                 return kernel
         return BatchedUpdate(law, chosen, self.states, self.settings, self.compile)
+
+    def compile_updates(self) -> None:
+        """Compile each update into one kernel from the next step on."""
+        if not self.compile:
+            self.compile = True
+            self._gather()
 
     @torch.no_grad()
     def step(self, gradients: Mapping[str, Tensor]) -> None:

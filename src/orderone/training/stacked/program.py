@@ -13,6 +13,7 @@ from orderone.training.stacked.alike import description
 from orderone.training.stacked.constants import Constants
 from orderone.training.stacked.custom_functions import functions_one_by_one
 from orderone.training.stacked.decisions import Divided
+from orderone.training.stacked.draws import GeneratorStates
 from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.groups import (
     Batch,
@@ -43,6 +44,7 @@ class Program:
         if self.device == "cuda":
             self.constants = Constants()
         self.may_divide: bool = False  # True after members have made different decisions
+        self.same_draws: bool = False  # True for a proof: random numbers of a stand-alone run
 
     def losses(self, tensors: Mapping[str, Tensor], batch: Batch, shared: bool = False) -> Losses:
         """Return the losses (K,), and the buffers that the forward pass has replaced.
@@ -50,6 +52,7 @@ class Program:
         Buffers that the forward pass writes into are changed in place.
         """
         versions = {name: version_counter(tensors[name]) for name in self.buffers}
+        states = GeneratorStates.now() if self.same_draws else None
         try:
             return self._together(tensors, batch, shared)
         except Divided as divided:
@@ -57,6 +60,8 @@ class Program:
             groups = divided.groups
 
         def run(group_tensors: dict[str, Tensor], group_batch: Batch) -> Losses:
+            if states is not None:
+                states.restore()
             return self.losses(group_tensors, group_batch, shared)
 
         if self.may_divide:
@@ -77,7 +82,7 @@ class Program:
                 # writes what the module holds afterwards back into `member_tensors`
                 return functional_call(self.model, member_tensors, args, named)
 
-            mode = FastPaths(members, self.constants)
+            mode = FastPaths(members, self.constants, self.same_draws)
             with (
                 mode,
                 functions_one_by_one(mode),

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from orderone.observe.batches import Loss
 from orderone.optimizers.update import member_norm
+from orderone.training.modes import evaluation_mode
 from orderone.training.stacked.alike import must_be_alike, stack_tensors
 from orderone.training.stacked.groups import Batch
 from orderone.training.stacked.optimizer import StackedOptimizer
@@ -71,6 +72,15 @@ class Stack:
         return len(next(iter(self.parameters.values())))
 
     @property
+    def device(self) -> torch.device:
+        """Device of the tensors."""
+        return next(iter(self.parameters.values())).device
+
+    def compile_updates(self) -> None:
+        """Compile each update into one kernel from the next step on."""
+        self.optimizer.compile_updates()
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers by name."""
         return {**self.parameters, **self.buffers}
@@ -81,18 +91,24 @@ class Stack:
         With several batches, the update uses the mean of their gradients. `factor` multiplies all
         learning rates (the schedule). `run` is a traced form of `losses_and_gradients`.
         """
-        if factor is not None:
-            self.optimizer.factor.fill_(factor)
-        self.program.model.train()
-        losses, gradients = self._mean(batches, run or self.losses_and_gradients)
-        with torch.no_grad():
-            if self.clip is not None:
-                _clip(gradients.values(), self.clip)
-            self.optimizer.step(gradients)
+        losses, gradients = self.gradients(batches, run)
+        self.update(gradients, factor)
         return losses
 
-    def _mean(self, batches: Sequence[Batch], run: Pass) -> tuple[Tensor, dict[str, Tensor]]:
+    @torch.no_grad()
+    def update(self, gradients: Mapping[str, Tensor], factor: float | None = None) -> None:
+        """Clip the gradients, in place, and let the optimizer make a step."""
+        if factor is not None:
+            self.optimizer.factor.fill_(factor)
+        if self.clip is not None:
+            _clip(gradients.values(), self.clip)
+        self.optimizer.step(gradients)
+
+    def gradients(
+        self, batches: Sequence[Batch], run: Pass | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses and gradients, each the mean over the batches."""
+        run = run or self.losses_and_gradients
         losses_of_batches: list[Tensor] = []
         sums: dict[str, Tensor] = {}
         for batch in batches:
@@ -138,12 +154,12 @@ class Stack:
 
         `measure` is another function of outputs and targets instead of the loss.
         """
-        self.program.model.eval()
-        if measure is None:
-            return self._losses(self.tensors, batch, shared=True)
-        program = Program(self.program.model, measure, self.program.precision)
-        values, _ = program.losses(self.tensors, batch, shared=True)
-        return values
+        with evaluation_mode(self.program.model):
+            if measure is None:
+                return self._losses(self.tensors, batch, shared=True)
+            program = Program(self.program.model, measure, self.program.precision)
+            values, _ = program.losses(self.tensors, batch, shared=True)
+            return values
 
     # --- state ------------------------------------------------------------------------------------
 

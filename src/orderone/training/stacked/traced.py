@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from orderone.torch_compat import (
     OpOverload,
@@ -33,7 +34,7 @@ from orderone.torch_compat import (
     untraced,
 )
 from orderone.training.stacked.capturing import tracing
-from orderone.training.stacked.errors import NotCapturable, NotStackable
+from orderone.training.stacked.errors import NotCapturable, NotCompiled, NotStackable
 from orderone.training.stacked.groups import Batch
 
 Gradients: TypeAlias = dict[str, Tensor]
@@ -41,7 +42,6 @@ Pass: TypeAlias = Callable[[Mapping[str, Tensor], Batch], tuple[Tensor, Gradient
 
 INDEX = torch.ops.aten.index.Tensor
 MASKS = (torch.bool, torch.uint8)
-NOISE = "TensorFloat32 tensor cores"  # the user has decided about them
 LARGEST = 2**22  # entries of a tensor of known values
 
 
@@ -52,7 +52,6 @@ class TracedPass:
         run: The pass.
         tensors: Tensors of the stack, by name.
         batch: A batch with the shapes of all others.
-        compile: Compile the operations (torch.compile).
         as_captured: Tell models that ask for it that a CUDA graph is being captured.
     """
 
@@ -61,7 +60,6 @@ class TracedPass:
         run: Pass,
         tensors: Mapping[str, Tensor],
         batch: Batch,
-        compile: bool = False,
         as_captured: bool = False,
     ):
         names = list(tensors)
@@ -80,19 +78,25 @@ class TracedPass:
             return [losses, *gradients.values()]
 
         inputs = [*tensors.values(), *(leaves[place] for place in places)]
-        self._run: Callable[..., Sequence[Tensor]]
         try:
-            self._run = make_fx(flat)(*inputs)
-            if compile:
-                self._run = torch.compile(self._run, dynamic=False, options=compiler_options())
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", NOISE)
-                    self(tensors, batch)
+            self.operations: GraphModule = make_fx(flat)(*inputs)
         except NotCapturable:
             raise
         except (RuntimeError, NotImplementedError, NotStackable) as error:
             # the same pass worked just before
             raise NotCapturable(f"this pass cannot be traced: {error}") from error
+        self._run: Callable[..., Sequence[Tensor]] = self.operations
+
+    def compile(self, tensors: Mapping[str, Tensor], batch: Batch) -> None:
+        """Compile the operations (torch.compile), and run them once."""
+        self._run = torch.compile(self.operations, dynamic=False, options=compiler_options())
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the user cannot change what the compiler does
+                self(tensors, batch)
+        except Exception as error:  # the compiler may raise anything
+            self._run = self.operations
+            raise NotCompiled(f"{type(error).__name__}: {error}") from error
 
     @torch.no_grad()
     def __call__(self, tensors: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Gradients]:

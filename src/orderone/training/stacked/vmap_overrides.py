@@ -40,6 +40,7 @@ from orderone.torch_compat import (
     maybe_get_bdim,
     maybe_get_level,
     outside_vmap,
+    tree_leaves,
     tree_map,
 )
 from orderone.training.stacked import mixed_precision
@@ -51,8 +52,9 @@ from orderone.training.stacked.constants import (
     is_constant,
 )
 from orderone.training.stacked.decisions import NO_ANSWER, QUESTIONS, answer
+from orderone.training.stacked.draws import draws
 from orderone.training.stacked.experts import grouped_mm, histc
-from orderone.training.stacked.in_place import NewTensors
+from orderone.training.stacked.in_place import NewTensors, is_in_place
 from orderone.training.stacked.one_by_one import (
     SHAPED_BY_VALUES,
     indexed,
@@ -71,13 +73,15 @@ WRITTEN_IN_PYTHON = (functional.__name__, "torch.functional", TENSOR_METHODS_MOD
 class FastPaths(TorchFunctionMode):
     """Mode that replaces operations inside the function that vmap maps.
 
-    `members` is K; `constants` caches constants for CUDA graphs.
+    `members` is K; `constants` caches constants for CUDA graphs. With `same_draws`, all members
+    draw the random numbers of a stand-alone run (`draws.py`).
     """
 
-    def __init__(self, members: int, constants: Constants | None = None):
+    def __init__(self, members: int, constants: Constants | None = None, same_draws: bool = False):
         super().__init__()
         self.members = members
         self.constants = constants
+        self.same_draws = same_draws
         self.running: list[FunctionType] = []
         self.new_tensors: NewTensors = NewTensors()
 
@@ -102,6 +106,8 @@ class FastPaths(TorchFunctionMode):
             return args[0]
         if self.constants is not None and is_constant(func, args):
             return self.constants.call(func, args, kwargs)
+        if self.same_draws and draws(func, args, kwargs):
+            return self._same_draw(func, args, kwargs)
         path = PATHS.get(func)
         if path is not None:
             with outside_vmap():
@@ -118,6 +124,22 @@ class FastPaths(TorchFunctionMode):
         result = mixed_precision.call(self, func, args, kwargs)
         self.new_tensors.add(self, result)
         return result
+
+    def _same_draw(self, func: TorchFunction, args: Arguments, kwargs: NamedArguments) -> object:
+        """Run an operation that draws random numbers; all members draw the same ones."""
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        if all(self.plain(x) for x in tensors):
+            with outside_vmap():
+                return func(*args, **kwargs)
+        if not self.known(*tensors):
+            return func(*args, **kwargs)
+        if is_in_place(func) and not self.mapped(args[0]):
+            self.new_tensors.give_members(self, func, args, kwargs)
+        with outside_vmap():
+            results = one_by_one(func, self, *args, **kwargs)
+        if is_in_place(func):
+            return args[0]  # its rows were written to
+        return tree_map(self.wrap_tensor, results)
 
     def _requires_grad_already(self, x: Tensor, requires_grad: bool = True) -> bool:
         """Return whether `requires_grad_` would change nothing, so that it can be skipped.

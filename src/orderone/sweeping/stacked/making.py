@@ -1,0 +1,21 @@
+"""Stack of the members of a sweep."""
+
+from collections.abc import Sequence
+
+import torch
+
+from orderone.sweeping.job import Job
+from orderone.sweeping.member import Member
+from orderone.training.stacked.stack import Stack
+
+
+def make_stack(job: Job, members: Sequence[Member]) -> Stack:
+    return Stack(
+        [member.model for member in members],
+        [member.optimizer() for member in members],
+        loss=job.loss or job.data.loss,
+        device=job.device,
+        precision=torch.bfloat16 if job.precision == "bfloat16" else None,
+        clip=job.clip,
+        compile=bool(job.compile),
+    )

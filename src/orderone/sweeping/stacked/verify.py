@@ -1,0 +1,312 @@
+"""Proof that a stack trains its members as stand-alone runs do, before it is trusted.
+
+What may differ between models of one shape cannot be listed: a tensor that a function has captured,
+a hook, a number in an object. So two members, those whose settings differ most, take their first
+two steps both ways, with their data, optimizers, precision and schedule. The models are built for
+this and thrown away; random generators and the order of the data are as if nothing had happened.
+
+1. Differences within `ROUNDING` units of rounding prove the stack.
+2. Otherwise they are compared with what one unit in the parameters and inputs does to a stand-alone
+   run. A deep network, or a gradient that is zero but for rounding, has large ones.
+3. Otherwise the same is done in double precision. A ReLU at its kink, or a product in
+   TensorFloat32, is rounding that vanishes there; a captured tensor is not.
+
+In half precision, 3 always has to hold, and a stack may be no farther from the stand-alone run than
+a second one with other kernels (`OtherKernels`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from orderone.seeding import preserved
+from orderone.sweeping.job import Job
+from orderone.sweeping.member import Member
+from orderone.sweeping.sequential import make_step
+from orderone.sweeping.stacked.feed import stacked_batches
+from orderone.sweeping.stacked.making import make_stack
+from orderone.sweeping.trial import Trial
+from orderone.torch_compat import tree_leaves, tree_map
+from orderone.training.source import Batch, moved
+from orderone.training.stacked.culprit import first_deviating_module
+from orderone.training.stacked.errors import NotStackable
+from orderone.training.stacked.other_kernels import OtherKernels
+from orderone.training.stacked.proof import (
+    HALF,
+    ROUNDING,
+    Difference,
+    Differences,
+    differences,
+)
+from orderone.training.stacked.ways import MemberData, OneByOne, Together, rounded_otherwise
+from orderone.training.step import Step
+
+STEPS = 2
+NUDGES = 2  # stand-alone runs that round otherwise
+# largest relative difference that counts as rounding if double precision has none: a ReLU that
+# falls on the other side changes the gradient of its row by one sample of a batch
+KINKS = 0.05
+NEAR = 2.0  # times the distance of two stand-alone runs in half precision
+HALF_UNITS = 4.0  # units of half precision that are rounding in any case
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How a stack was proved equal to stand-alone runs; `how` is "" if it was not."""
+
+    how: str
+    loss: float = 0.0  # largest relative differences
+    gradient: float = 0.0
+    update: float = 0.0
+    draws: bool = False  # whether the models draw random numbers
+    pair: tuple[str, ...] = ()  # keys of the trials that took steps both ways
+
+    def fact(self) -> dict[str, object]:
+        """Return the proof as JSON, as it is stored with the outcome of a trial."""
+        fact: dict[str, object] = asdict(self)
+        fact["pair"] = list(self.pair)
+        return fact
+
+    @staticmethod
+    def read(fact: Mapping[str, Any]) -> "Proof":
+        return Proof(**{**fact, "pair": tuple(fact["pair"])})
+
+
+NOT_PROVED = Proof("")
+
+
+@dataclass(frozen=True)
+class FirstBatches:
+    """Batches of the first steps, which were read for the proof, for the training to use."""
+
+    by_step: dict[int, list[Batch]]
+
+    def take(self, step: int) -> list[Batch] | None:
+        return self.by_step.pop(step, None)
+
+
+def verify(job: Job, trials: Sequence[Trial]) -> tuple[Proof, FirstBatches]:
+    """Prove that a stack of these trials equals stand-alone runs.
+
+    Raise NotStackable, with the first module that deviates, if it does not.
+    """
+    steps = min(STEPS, min(job.settings_of(trial).steps for trial in trials))
+    with preserved():
+        read = _read(job, trials, steps)
+        proof = _Verification(job, read).run()
+    pair = tuple(trial.key for trial in read.pair)
+    return replace(proof, pair=pair), FirstBatches(read.stacked)
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Data of the first steps: of the whole stack, of the pair in it, and of each of the pair."""
+
+    pair: tuple[Trial, Trial]
+    stacked: dict[int, list[Batch]]
+    of_pair: list[list[Batch]]
+    of_members: list[MemberData]
+    held_out: list[Batch]
+    factors: list[float]
+
+
+def pair_of(trials: Sequence[Trial]) -> tuple[Trial, Trial]:
+    """Return the first trial, and the last of those that differ from it most."""
+    first = trials[0]
+
+    def differences_to_first(trial: Trial) -> int:
+        names = {*first.settings, *trial.settings}
+        return sum(first.get(name) != trial.get(name) for name in names)
+
+    return first, max(reversed(trials), key=differences_to_first)
+
+
+def _read(job: Job, trials: Sequence[Trial], steps: int) -> _Read:
+    """Read what the training will read, in its order, then the data of each of the pair."""
+    pair = pair_of(trials)
+    source = job.source(trials[0])
+    seeds = [trial.data_seed for trial in trials]
+    stacked = {step: stacked_batches(job, source, step, seeds) for step in range(steps)}
+    rows = [list(trials).index(trial) for trial in pair]
+    of_pair = [[_rows(batch, rows) for batch in batches] for batches in stacked.values()]
+    held_out = list(source.held_out()[:1])
+    of_members: list[MemberData] = []
+    for k, trial in enumerate(pair):
+        batches: list[Batch] = []
+        for number in range(steps * job.accumulate):
+            batch = source.at(number, trial.data_seed)
+            step, part = divmod(number, job.accumulate)
+            _must_be_equal(job, batch, of_pair[step][part], k, number)
+            batches.append(batch)
+        of_members.append(MemberData(batches, held_out))
+    factor = job.settings_of(pair[0]).factor
+    return _Read(
+        pair, stacked, of_pair, of_members, held_out, [factor(step) for step in range(steps)]
+    )
+
+
+def _rows(batch: Batch, rows: Sequence[int]) -> Batch:
+    return tree_map(lambda x: x[list(rows)] if isinstance(x, Tensor) else x, batch)
+
+
+def _must_be_equal(job: Job, batch: Batch, stacked: Batch, member: int, number: int) -> None:
+    """Raise NotStackable if a stand-alone run reads another batch than the stack."""
+    alone = tree_leaves(moved(batch, torch.device(job.device), job.precision))
+    together = tree_leaves(stacked)
+    same = len(alone) == len(together)
+    for x, y in zip(alone, together, strict=False):
+        if isinstance(x, Tensor):
+            same = same and isinstance(y, Tensor) and _same_values(x, y[member])
+    if not same:
+        raise NotStackable(
+            f"data: batch {number} was another one when it was read a second time, so that members"
+            " of a stack would not see the data of their stand-alone runs; let it depend on the"
+            " step and the seed only",
+            "data-not-repeatable",
+            argument="data",
+        )
+
+
+def _same_values(x: Tensor, y: Tensor) -> bool:
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    return bool(((x == y) | ((x != x) & (y != y))).all())
+
+
+# --- the verification -----------------------------------------------------------------------------
+
+
+class _Verification:
+    """Trains the pair both ways; each way gets new models."""
+
+    def __init__(self, job: Job, read: _Read):
+        self.job = job
+        self.read = read
+        self.steps = len(read.of_pair)
+
+    def run(self) -> Proof:
+        alone, together = self._ways(self.job)
+        half = self._half(alone.steps[0].module)
+        if half is not None:
+            return self._in_half_precision(half, alone, together)
+        found = differences(alone, together, self.steps)
+        if not found.beyond():
+            return _proof(found, f"within {ROUNDING:g} units of rounding")
+        left = found.beyond([self._nudged(self.job, seed) for seed in range(NUDGES)])
+        if not left:
+            return _proof(found, "as near as a run that rounds otherwise")
+        near = all(x.relative <= KINKS for x in left)
+        if near and self.job.precision != "float64" and self._left_in("float64") == []:
+            return _proof(found, "equal in double precision")
+        raise self._refused(left[0], found, self.job)
+
+    def _half(self, model: nn.Module) -> torch.dtype | None:
+        """Return the half precision that passes or parameters have, if there is one."""
+        if self.job.precision == "bfloat16":
+            return torch.bfloat16
+        for p in model.parameters():
+            if p.dtype in HALF:
+                return p.dtype
+        return None
+
+    def _in_half_precision(self, half: torch.dtype, alone: OneByOne, together: Together) -> Proof:
+        for precision in ("float64", "float32"):
+            left = self._left_in(precision)
+            if left:
+                raise self._refused(left[0], None, replace(self.job, precision=precision))
+            if left is not None:
+                break
+        found = differences(alone, together, self.steps, half)
+        others = OneByOne(self._steps(self.job), OtherKernels())
+        expected = differences(OneByOne(self._steps(self.job)), others, self.steps, half)
+        for difference in found:
+            kind = difference.place.kind
+            allowed = HALF_UNITS
+            if difference.place in expected.found:
+                allowed += NEAR * expected.found[difference.place].units
+            if kind in ("update", "gradient", "buffer"):  # gradients are compared all together
+                allowed = ROUNDING if kind == "update" or left is None else inf
+            if not difference.units <= allowed:
+                raise self._refused(difference, found, self.job)
+        how = "as near as a run with other kernels"
+        if left is not None:
+            how = f"equal in {precision}, and {how}"
+        return _proof(found, how)
+
+    def _left_in(self, precision: str) -> list[Difference] | None:
+        """Return differences in another precision; None if the model cannot run in it."""
+        job = replace(self.job, precision=precision)
+        try:
+            alone, together = self._ways(job)
+            found = differences(alone, together, self.steps)
+            if not found.beyond():
+                return []
+            return found.beyond([self._nudged(job, seed) for seed in range(NUDGES)])
+        except (RuntimeError, TypeError, ValueError):  # it insists on a data type
+            return None
+
+    # --- models -----------------------------------------------------------------------------------
+
+    def _ways(self, job: Job) -> tuple[OneByOne, Together]:
+        """Return both ways; a stack calls only its first model, so that the last serves both."""
+        first, last = self.read.pair
+        members = [job.member(first), job.member(last)]
+        stack = make_stack(job, members)
+        alone = [self._step(job, 0, job.member(first)), self._step(job, 1, members[1])]
+        data: list[list[Batch]] = []
+        device = torch.device(job.device)
+        for batches in self.read.of_pair:
+            data.append([moved(batch, device, job.precision) for batch in batches])
+        held_out = [moved(batch, device, job.precision) for batch in self.read.held_out]
+        return OneByOne(alone), Together(stack, data, self.read.factors, held_out)
+
+    def _steps(self, job: Job) -> list[Step]:
+        return [self._step(job, k, job.member(trial)) for k, trial in enumerate(self.read.pair)]
+
+    def _step(self, job: Job, k: int, member: Member) -> Step:
+        step = make_step(job, self.read.pair[k], member, Step)
+        return replace(step, source=self.read.of_members[k].source())
+
+    def _nudged(self, job: Job, seed: int) -> Differences:
+        other = rounded_otherwise(OneByOne(self._steps(job)), seed)
+        return differences(OneByOne(self._steps(job)), other, self.steps)
+
+    # --- reasons ----------------------------------------------------------------------------------
+
+    def _refused(self, difference: Difference, found: Differences | None, job: Job) -> NotStackable:
+        """Return the error, with the first module that deviates if a model has this precision."""
+        alone, together = self._ways(job)
+        module = first_deviating_module(alone, together)
+        place = difference.place
+        what = f"the {place.kind} of {place.name}" if place.name else f"the {place.kind}"
+        text = (
+            f"two members took {self.steps} steps in a stack and alone, and {what} at step"
+            f" {place.step} differs by {difference.relative:.1g} of its size, which is more than"
+            " rounding"
+        )
+        if module is not None:
+            text += f"; {module}"
+        elif place.kind == "gradient":
+            text += "; all outputs agree, so it is the backward pass"
+        elif place.kind == "update":
+            text += "; gradients agree, so it is the update of the optimizer"
+        if found is not None and found.drew and not found.same_draws:
+            text += "; its random numbers could not be repeated"
+        return NotStackable(f"{text}; trained one after another", "stack-deviates")
+
+
+def _proof(found: Differences, how: str) -> Proof:
+    return Proof(
+        how,
+        loss=found.worst("loss", "evaluation"),
+        gradient=found.worst("gradient"),
+        update=found.worst("update"),
+        draws=found.drew,
+    )

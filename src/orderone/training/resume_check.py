@@ -1,0 +1,106 @@
+"""Check that a checkpoint holds all state of a training: one step after a save and a load.
+
+A model may keep state anywhere: a counter in an attribute, a tensor in a list, a generator. So
+after the first update, the state is loaded into another copy of the training as it was before it,
+as a new process would have it. Both make the second update. If they differ by more than rounding,
+a checkpoint would not continue this training.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from orderone.seeding import preserved
+from orderone.training import checkpoint as checkpoints
+from orderone.training.loop import TrainingLoop
+from orderone.training.snapshot import restore_snapshot, snapshot
+from orderone.training.stacked.alike import description
+
+LARGEST = 1 << 30  # bytes of a model that is copied for this
+NEAR = 1e-3  # of the change by the update; kernels of a GPU may add in any order
+
+
+class ResumeCheck:
+    """Check of one training; `other` is the same training before its first update."""
+
+    def __init__(self, other: TrainingLoop):
+        self.other = other
+        self.at_start: Mapping[str, str] = description(other.step.module)
+        self.before: dict[str, Tensor] = {}
+        self.shared: list[str] = []  # attributes that both copies have in common, and change
+
+    def after_first_update(self, loop: TrainingLoop) -> None:
+        """Load the state into the other copy, and let that make the second update."""
+        loop.read_losses()  # they say how many updates were made
+        tensors, record = snapshot(loop)
+        copies = {name: x.detach().clone() for name, x in tensors.items()}
+        for name, x in checkpoints.model_tensors(loop.step.module).items():
+            self.before[name] = x.detach().clone()
+        here = description(loop.step.module)
+        with preserved():
+            restore_snapshot(self.other, (copies, record))
+            self.other.update()
+            self.other.read_losses()
+        self.shared = _changed(here, description(loop.step.module))
+
+    def after_second_update(self, loop: TrainingLoop) -> str | None:
+        """Return the state that a checkpoint would lose; None if both updates agree."""
+        loop.read_losses()
+        loss = loop.losses[-1]
+        other_loss = self.other.losses[-1]
+        if not self.shared and _same_number(loss, other_loss) and self._same_tensors(loop):
+            return None
+        names = self.shared or _changed(self.at_start, description(loop.step.module))
+        where = " and ".join(names[:3]) or "something outside the parameters and buffers"
+        return (
+            f"the model keeps state in {where}, which is not in a checkpoint: the loss of the"
+            f" second update is {loss:.6g}, and {other_loss:.6g} after a save and a load; register"
+            " a buffer for it, or implement get_extra_state and set_extra_state"
+        )
+
+    def _same_tensors(self, loop: TrainingLoop) -> bool:
+        here = checkpoints.model_tensors(loop.step.module)
+        there = checkpoints.model_tensors(self.other.step.module)
+        for name, x in here.items():
+            if not (x.is_floating_point() or x.is_complex()):
+                if not torch.equal(x, there[name]):
+                    return False
+                continue
+            size = torch.linalg.vector_norm(x.detach())
+            change = torch.linalg.vector_norm(x.detach() - self.before[name])
+            apart = torch.linalg.vector_norm(x.detach() - there[name].detach())
+            if not float(apart) <= NEAR * float(change) + torch.finfo(x.dtype).eps * float(size):
+                return not bool(x.isfinite().all())  # a training that diverged has no more state
+        return True
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [name for name, text in now.items() if before.get(name) != text]
+
+
+def _same_number(a: float, b: float) -> bool:
+    if a != a or b != b:
+        return (a != a) == (b != b)
+    return abs(a - b) <= NEAR * max(abs(a), abs(b)) * 1e-2
+
+
+def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
+    """Return a copy of a training before its first update; None if the model is too large for it.
+
+    Also None if it consists of several processes, or of objects that cannot be copied.
+    """
+    if loop.world.size > 1:
+        return None
+    module = loop.step.module
+    size = sum(x.numel() * x.element_size() for x in checkpoints.model_tensors(module).values())
+    if size > LARGEST:
+        return None
+    try:
+        module, optimizer = copy.deepcopy((module, loop.step.optimizer))
+    except Exception:  # objects of the user may raise anything
+        return None
+    step = replace(loop.step, module=module, forward=module, optimizer=optimizer)
+    return TrainingLoop(step, check_each_loss=loop.check_each_loss)

@@ -1,0 +1,204 @@
+"""Two ways to train the same members: in one program, and one after another.
+
+Both take the same steps: gradients of the batches of an update, then an update with gradients that
+the caller passes. So a comparison can give both ways the same gradients, and a gradient that is
+zero but for rounding, of which Adam makes a whole update, does not matter.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from orderone.seeding import set_seed
+from orderone.torch_compat import tree_map
+from orderone.training.source import Batch, Source, moved
+from orderone.training.stacked.draws import GeneratorStates
+from orderone.training.stacked.stack import Stack
+from orderone.training.step import Step
+
+SEED = 0  # of random draws in both ways
+
+
+@dataclass(frozen=True)
+class MemberData:
+    """Batches of one member: those of each step, and a held-out batch if there is one."""
+
+    batches: Sequence[Batch]  # `accumulate` for each step
+    held_out: Sequence[Batch] = ()
+
+    def source(self) -> Source:
+        def batch(step: int, seed: int) -> Batch:
+            return self.batches[step]
+
+        return Source("batches that were read before", batch, lambda: self.held_out)
+
+
+class Way(ABC):
+    """One way to train all members; results have a leading axis of members."""
+
+    drew: bool = False  # whether a forward pass has drawn random numbers
+    states: GeneratorStates | None = None  # after the last forward pass
+
+    @abstractmethod
+    def gradients(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return losses and gradients of an update, from a fixed state of random generators."""
+
+    def _seed(self, step: int) -> GeneratorStates:
+        set_seed(SEED + step)
+        return GeneratorStates.now()
+
+    def _note_draws(self, before: GeneratorStates) -> None:
+        self.states = GeneratorStates.now()
+        self.drew = self.drew or not self.states.same(before)
+
+    @abstractmethod
+    def update(self, step: int, gradients: Mapping[str, Tensor]) -> None:
+        """Clip these gradients, and let the optimizers make a step."""
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Tensor]: ...
+
+    @abstractmethod
+    def buffers(self) -> dict[str, Tensor]: ...
+
+    @abstractmethod
+    def evaluate(self) -> Tensor | None:
+        """Return the losses of the held-out batch; None if there is none."""
+
+
+@dataclass
+class Together(Way):
+    """Members of a stack; `data` are batches of all members."""
+
+    stack: Stack
+    data: Sequence[Sequence[Batch]]  # for each step, `accumulate` batches
+    factors: Sequence[float]  # of the schedule, for each step
+    held_out: Sequence[Batch] = ()
+
+    def __post_init__(self) -> None:
+        self.stack.program.same_draws = True
+
+    def gradients(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        before = self._seed(step)
+        losses, gradients = self.stack.gradients(self.data[step])
+        self._note_draws(before)
+        return losses, gradients
+
+    def update(self, step: int, gradients: Mapping[str, Tensor]) -> None:
+        copies = {name: g.clone() for name, g in gradients.items()}
+        self.stack.update(copies, self.factors[step])
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {name: p.detach() for name, p in self.stack.parameters.items()}
+
+    def buffers(self) -> dict[str, Tensor]:
+        return self.stack.buffers
+
+    def evaluate(self) -> Tensor | None:
+        if not self.held_out:
+            return None
+        set_seed(SEED)
+        return self.stack.evaluate(self.held_out[0])
+
+
+@dataclass
+class OneByOne(Way):
+    """Members that are trained one after another.
+
+    `around` is entered for every forward pass, for example to compute it by other kernels.
+    """
+
+    steps: list[Step]
+    around: AbstractContextManager[object] = field(default_factory=nullcontext)
+    absent: set[tuple[int, str]] = field(default_factory=set)  # members and tensors not reached
+
+    def gradients(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        losses: list[Tensor] = []
+        members: list[dict[str, Tensor]] = []
+        self.absent.clear()
+        for k, one in enumerate(self.steps):
+            before = self._seed(step)
+            with self.around:
+                parts = one.backward(step)
+            self._note_draws(before)
+            losses.append(torch.stack(parts).mean())
+            gradients: dict[str, Tensor] = {}
+            for name, p in one.module.named_parameters():
+                if p.grad is None:
+                    self.absent.add((k, name))
+                else:
+                    gradients[name] = p.grad.detach().clone()
+            members.append(gradients)
+        return torch.stack(losses), _stacked(members)
+
+    def update(self, step: int, gradients: Mapping[str, Tensor]) -> None:
+        for k, one in enumerate(self.steps):
+            for name, p in one.module.named_parameters():
+                p.grad = None  # torch does not update a tensor that a pass has not reached
+                if name in gradients and (k, name) not in self.absent:
+                    p.grad = gradients[name][k].clone()
+            one.apply()
+
+    def parameters(self) -> dict[str, Tensor]:
+        return _stacked([dict(one.module.named_parameters()) for one in self.steps])
+
+    def buffers(self) -> dict[str, Tensor]:
+        return _stacked([dict(one.module.named_buffers()) for one in self.steps])
+
+    def evaluate(self) -> Tensor | None:
+        losses: list[Tensor] = []
+        for one in self.steps:
+            set_seed(SEED)
+            with self.around:
+                found = one.evaluate()
+            if found is None:
+                return None
+            losses.append(found[0])
+        return torch.stack(losses)
+
+
+def _stacked(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Stack tensors that all members have; a gradient that some lack counts as zero for them."""
+    stacked: dict[str, Tensor] = {}
+    names: dict[str, Tensor] = {}
+    for member in members:
+        names.update(member)
+    for name, example in names.items():
+        stacked[name] = torch.stack(
+            [member.get(name, torch.zeros_like(example)).detach() for member in members]
+        )
+    return stacked
+
+
+def rounded_otherwise(way: OneByOne, seed: int) -> OneByOne:
+    """Change every number that the members hold or read by at most one unit in the last place.
+
+    A computation that rounds elsewhere cannot be expected to differ less than this makes it differ.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for one in way.steps:
+            for tensor in [*one.module.parameters(), *one.module.buffers()]:
+                tensor.copy_(_nudged(tensor, generator))
+    changed: list[Step] = []
+    for one in way.steps:
+        source = one.source
+        device, precision = one.world.device, one.settings.precision
+
+        def batch(step: int, seed: int, source: Source = source) -> Batch:
+            read = moved(source.at(step, seed), device, precision)  # noqa: B023
+            return tree_map(lambda x: _nudged(x, generator), read)
+
+        changed.append(replace(one, source=replace(source, batch=batch)))
+    return OneByOne(changed, way.around)
+
+
+def _nudged(x: object, generator: torch.Generator) -> object:
+    if not isinstance(x, Tensor) or not (x.is_floating_point() or x.is_complex()):
+        return x
+    sign = torch.randint(0, 2, x.shape, generator=generator).to(x.device) * 2 - 1
+    return x * (1 + sign * torch.finfo(x.dtype).eps).to(x.dtype)

@@ -1,0 +1,204 @@
+"""A stack proves itself: models that no list of attributes covers train as alone, or are named."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from support.odd_models import CLASSES, DRAWING, INPUTS, ODD_MODELS, SAMPLE
+from torch import nn
+
+import orderone as o1
+from orderone.core.errors import code_of
+from orderone.sweeping.engine import Engine
+from orderone.sweeping.job import Job
+from orderone.sweeping.sequential import run_alone
+from orderone.sweeping.stacked import NotStackable
+from orderone.sweeping.stacked.verify import verify
+from orderone.training.source import Source
+
+NAMED = ("stack-deviates", "members-differ", "unregistered-parameter", "gradient-hooks")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ODD_MODELS if name not in SAMPLE]
+
+
+def batch(step, seed):
+    generator = torch.Generator().manual_seed(100 * seed + step)
+    x = torch.randn(7, INPUTS, generator=generator)
+    return x, x[:, :CLASSES].argmax(1)
+
+
+def job_of(build, **options):
+    given: dict[str, Any] = {"steps": 5, "precision": "float64", "evaluate_every": 2}
+    given |= {"base_sizes": {"width": 4}, "name": "odd"}
+    source = Source("numbers", batch, lambda: [batch(99, 9)])
+    return Job(build, source, **(given | options))
+
+
+def trials_of(job, optimizer="adamw"):
+    points = [(1e-2, 0), (3e-2, 1), (1e-2, 2)]
+    return [
+        job.trial({"width": 8, "optimizer": optimizer, "rule": "mup", "lr": lr, "seed": seed})
+        for lr, seed in points
+    ]
+
+
+def both(build, **options):
+    """Return the outcomes of an engine and of stand-alone runs, in the same order."""
+    job = job_of(build, **options)
+    trials = trials_of(job)
+    found = sorted(Engine(job).run(trials), key=lambda outcome: outcome.key)
+    wanted = sorted(run_alone(job_of(build, **options), trials), key=lambda outcome: outcome.key)
+    return found, wanted
+
+
+@pytest.mark.parametrize("name", [*SAMPLE, *SLOW])
+def test_odd_models_are_trained_as_alone_or_named(name):
+    found, wanted = both(ODD_MODELS[name])
+    for outcome, expected in zip(found, wanted, strict=True):
+        assert outcome.error is None
+        np.testing.assert_allclose(outcome.losses, expected.losses, rtol=1e-9)
+        np.testing.assert_allclose(outcome.evaluation, expected.evaluation, rtol=1e-9)
+        if outcome.facts["engine"] == "stacked":
+            verified = outcome.facts["verified"]
+            assert isinstance(verified, Mapping)
+            assert verified["how"]
+        else:
+            assert code_of(str(outcome.facts["not stacked"]))
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_random_draws_are_repeated_for_the_proof(name):
+    job = job_of(DRAWING[name])
+    proof, _ = verify(job, trials_of(job))
+    assert proof.how
+    assert proof.draws
+    assert proof.gradient < 1e-12
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["tensor captured deeply", "hook on an activation", "weight norm"])
+def test_other_precisions(name, precision):
+    found, wanted = both(ODD_MODELS[name], precision=precision)
+    stacked = found[0].facts["engine"] == "stacked"
+    assert stacked == (name == "weight norm")
+    for outcome, expected in zip(found, wanted, strict=True):
+        rtol = 1e-5 if precision == "float32" else 2e-2
+        np.testing.assert_allclose(outcome.losses, expected.losses, rtol=rtol)
+
+
+class Slipping(nn.Module):
+    """Three layers; the second multiplies by a number that no attribute shows."""
+
+    def __init__(self, width):
+        super().__init__()
+        number = float(torch.randn(()))
+        self.one, self.three = nn.Linear(INPUTS, width), nn.Linear(width, CLASSES)
+        self.two = type("Scaled", (nn.Linear,), {"forward": _scaled(number)})(width, width)
+        type(self.two).__module__ = "odd"
+
+    def forward(self, x):
+        return self.three(self.two(self.one(x).relu()))
+
+
+def _scaled(number):
+    return lambda self, x: number * nn.Linear.forward(self, x)
+
+
+def test_the_first_module_that_deviates_is_named():
+    job = job_of(Slipping)
+    with pytest.raises(NotStackable) as caught:
+        verify(job, trials_of(job))
+    assert caught.value.code == "stack-deviates"
+    assert "the output of two (Scaled) is the first that differs" in str(caught.value)
+
+
+class OtherUpdate(torch.optim.SGD):
+    """Class whose stacked form makes another update."""
+
+    def __init__(self, params, lr=1e-2):
+        super().__init__(params, lr=lr)
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] = 1.5 * float(group["lr"])
+        super().step()
+
+
+def test_another_update_is_named():
+    from support.registered import forgotten
+
+    from orderone.optimizers.sgd import SGDUpdate
+
+    with forgotten():
+        o1.optimizers.register(OtherUpdate, law="sgd", stacked=SGDUpdate)
+        job = job_of(ODD_MODELS["PReLU"], optimizers={"otherupdate": OtherUpdate})
+        with pytest.raises(NotStackable) as caught:
+            verify(job, trials_of(job, "otherupdate"))
+    assert "update of the optimizer" in str(caught.value)
+
+
+# --- nothing is left behind -----------------------------------------------------------------------
+
+
+def _state_of_numpy() -> np.ndarray:
+    return cast(tuple[Any, ...], np.random.get_state())[1]
+
+
+def test_generators_are_as_if_nothing_had_happened():
+    job = job_of(DRAWING["dropout"])
+    # not Python's: the type checks of the tests draw from it
+    before = torch.get_rng_state(), _state_of_numpy().copy()
+    verify(job, trials_of(job))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(_state_of_numpy(), before[1])
+
+
+@pytest.mark.parametrize("name", ["dropout", "noise"])
+def test_a_proof_changes_no_loss(name):
+    outcomes = []
+    for proved in (True, False):
+        job = job_of(DRAWING[name], verify=proved)
+        outcomes.append(sorted(Engine(job).run(trials_of(job)), key=lambda outcome: outcome.key))
+    for a, b in zip(*outcomes, strict=True):
+        assert np.array_equal(a.losses, b.losses)
+        assert a.evaluation == b.evaluation
+
+
+def test_data_that_cannot_be_read_twice_is_named():
+    def fresh(step, seed):
+        x = torch.randn(7, INPUTS)
+        return x, x[:, :CLASSES].argmax(1)
+
+    job = Job(ODD_MODELS["PReLU"], Source("fresh", fresh), steps=3, base_sizes={"width": 4})
+    with pytest.raises(NotStackable) as caught:
+        verify(job, trials_of(job))
+    assert caught.value.code == "data-not-repeatable"
+
+
+# --- sweeps ---------------------------------------------------------------------------------------
+
+
+def sweep(build, **options):
+    given = {"widths": [8], "base": 4, "data": batch, "steps": 3, "progress": False}
+    return o1.sweep(build, {"lr": [1e-3, 1e-2], "seed": [0, 1]}, **(given | options))
+
+
+def test_a_sweep_says_how_its_stacks_were_proved(tmp_path):
+    found = sweep(ODD_MODELS["weight norm"], store=tmp_path / "runs.db", name="odd")
+    [proof] = found.verified
+    assert proof
+    assert len(proof.trials) == 4
+    assert len(set(proof.pair)) == 2
+    assert proof.loss < 1e-5
+    assert "4 trials" in str(proof)
+    assert o1.Sweep.load(tmp_path / "runs.db").verified == found.verified
+
+
+def test_experts_can_leave_the_proof_out():
+    [proof] = sweep(ODD_MODELS["weight norm"], verify=False).verified
+    assert not proof
+    captured = sweep(ODD_MODELS["class attribute"], verify=False)
+    assert not captured.notes  # nobody notices
+    [note] = sweep(ODD_MODELS["class attribute"]).notes
+    assert code_of(note) == "stack-deviates"

@@ -1,0 +1,243 @@
+"""A checkpoint carries all state of a training, survives damage, and says what it cannot hold."""
+
+import errno
+import os
+import random
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from support.errors import refuses
+from support.sweep_subjects import batch, mlp
+from torch import nn
+
+import orderone as o1
+from orderone.core.errors import code_of
+from orderone.sweeping.engine import Engine
+from orderone.sweeping.job import Job
+from orderone.sweeping.sequential import run_alone
+from orderone.training import checkpoint as checkpoints
+from orderone.training import interrupts
+from orderone.training.source import Source
+
+STEPS = 8
+
+
+class Drawing(nn.Module):
+    """Model that draws from numpy and torch, and has a state of its own.
+
+    It does not draw from `random`, which the type checks of the tests draw from.
+    """
+
+    def __init__(self, width, saves=True):
+        super().__init__()
+        self.inner = mlp(width)
+        self.turn = 0
+        self.saves = saves
+
+    def forward(self, x):
+        if self.training:
+            self.turn += 1
+            x = x * (1 + 0.1 * float(np.random.rand()))
+            x = x + 0.1 * torch.rand(())
+        return self.inner(x) * (1 + 0.5 * (self.turn % 3))
+
+
+class Saving(Drawing):
+    def get_extra_state(self):
+        return {"turn": self.turn, "pair": (1, 2.0)}
+
+    def set_extra_state(self, state):
+        assert state["pair"] == (1, 2.0)
+        self.turn = state["turn"]
+
+
+def interrupted_at(monkeypatch, step):
+    """Let Ctrl-C arrive before the update `step` reads its data."""
+    stopped = {"at": step}
+
+    def data(number, seed):
+        if number == stopped["at"]:
+            stopped["at"] = -1
+            monkeypatch.setattr(interrupts, "pending", lambda: True)
+        return batch(number, seed)
+
+    return data
+
+
+def train(build, tmp_path, data=batch, **options):
+    torch.manual_seed(0)
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    path = tmp_path / "run.safetensors"
+    given = {"optimizer": optimizer, "device": "cpu", "checkpoint": path, "report_every": 1}
+    return o1.train(model, data, STEPS, **(given | options))
+
+
+def test_train_resumes_with_extra_state_and_all_generators(tmp_path, monkeypatch):
+    whole = train(lambda: Saving(8), tmp_path, checkpoint=None)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        train(lambda: Saving(8), tmp_path, Source("signs", interrupted_at(patch, 4)))
+    header = checkpoints.header(tmp_path / "run.safetensors")
+    assert header is not None
+    assert 0 < len(header["losses"]) < STEPS
+    resumed = train(lambda: Saving(8), tmp_path, Source("signs", batch))
+    assert resumed.losses.tolist() == whole.losses.tolist()
+
+
+def test_train_names_state_that_a_checkpoint_would_lose(tmp_path):
+    with refuses("state-not-saved", argument="checkpoint") as caught:
+        train(lambda: Drawing(8), tmp_path)
+    assert "turn" in str(caught.value)
+    assert not (tmp_path / "run.safetensors").exists()
+
+
+def job_of(build):
+    source = Source("signs", batch)
+    return Job(
+        build, source, steps=STEPS, base_sizes={"width": 8}, name="net", checkpoint_seconds=0.0
+    )
+
+
+def trials_of(job, seeds=2):
+    return [
+        job.trial({"width": 8, "optimizer": "adamw", "rule": "mup", "lr": 0.01, "seed": seed})
+        for seed in range(seeds)
+    ]
+
+
+@pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
+def test_trials_without_all_their_state_are_not_saved(tmp_path, stacked):
+    job = job_of(Drawing)
+    with pytest.warns(UserWarning, match="turn") as caught:
+        found = list(Engine(job, tmp_path, stacked).run(trials_of(job)))
+    assert {code_of(str(w.message)) for w in caught} == {"checkpoint-not-written"}
+    assert all(outcome.error is None for outcome in found)
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
+def test_trials_resume_exactly(tmp_path, monkeypatch, stacked):
+    def losses(job, folder=None):
+        outcomes = list(Engine(job, folder, stacked).run(trials_of(job)))
+        return {outcome.key: outcome.losses.tolist() for outcome in outcomes}
+
+    wanted = losses(job_of(Saving))
+    job = job_of(Saving)
+    with monkeypatch.context() as patch:
+        stopping = Source("signs", interrupted_at(patch, 5))
+        half = Job(Saving, stopping, steps=STEPS, base_sizes={"width": 8}, name="net")
+        with pytest.raises(KeyboardInterrupt):
+            losses(half, tmp_path)
+    assert list(tmp_path.glob("*.safetensors"))
+    assert losses(job, tmp_path) == wanted
+
+
+def test_random_states_of_python_and_numpy():
+    cpu = torch.device("cpu")
+    random.gauss(0, 1)  # leaves a second number for the next call
+    np.random.standard_normal()
+    tensors = {f"random.{kind}": x for kind, x in checkpoints.random_states(cpu).items()}
+    states = checkpoints.named_random_states(tensors)
+    expected = [random.gauss(0, 1), random.random(), *np.random.standard_normal(3)]
+    checkpoints.restore_random(states, cpu)
+    assert [random.gauss(0, 1), random.random(), *np.random.standard_normal(3)] == expected
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def saved_twice(tmp_path):
+    path = tmp_path / "key.safetensors"
+    for number in (1.0, 2.0):
+        checkpoints.save(path, {"x": torch.full((500,), number)}, {"keys": ["key"]})
+    return path
+
+
+@pytest.mark.parametrize("place", [20, -100])
+def test_a_damaged_file_falls_back_to_the_one_before_it(tmp_path, place):
+    path = saved_twice(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x10
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match="damaged") as caught:
+        loaded = checkpoints.load(path)
+    assert loaded is not None
+    assert code_of(str(caught[0].message)) == "checkpoint-damaged"
+    assert float(loaded[0]["x"][0]) == 1.0
+    assert not path.exists()  # it is not tried again
+    loaded = checkpoints.load(path)
+    assert loaded is not None
+    assert float(loaded[0]["x"][0]) == 1.0
+
+
+def test_two_damaged_files_start_the_training_again(tmp_path):
+    path = saved_twice(tmp_path)
+    for file in (path, checkpoints.previous(path)):
+        file.write_bytes(file.read_bytes()[:-7])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert checkpoints.load(path) is None
+    assert ["starts again" in str(w.message) for w in caught] == [False, True]
+    assert checkpoints.load(path) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_train_continues_from_the_checkpoint_before_a_damaged_one(tmp_path):
+    whole = train(lambda: mlp(8), tmp_path, checkpoint_seconds=0.0)
+    path = tmp_path / "run.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.warns(UserWarning, match="the one before it is used"):
+        again = train(lambda: mlp(8), tmp_path)
+    assert again.losses.tolist() == whole.losses.tolist()
+
+
+def edited(width):
+    model = mlp(width)
+    assert isinstance(model, nn.Sequential)
+    return nn.Sequential(*list(model)[:-1], nn.Linear(width, 5))
+
+
+def test_an_edited_model_under_the_same_name_is_named(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopping = Source("signs", interrupted_at(patch, 5))
+        half = Job(mlp, stopping, steps=STEPS, base_sizes={"width": 8}, name="net")
+        with pytest.raises(KeyboardInterrupt):
+            list(run_alone(half, trials_of(half), None, tmp_path))
+    job = job_of(edited)
+    with pytest.warns(UserWarning, match=r"5\.weight is \(3, 8\) in the file and \(5, 8\) here"):
+        found = list(run_alone(job, trials_of(job), None, tmp_path))
+    assert [outcome.error for outcome in found] == [None, None]
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+def test_train_survives_a_full_disk(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    wanted = train(lambda: mlp(8), tmp_path, checkpoint=None)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(UserWarning, match="No space left") as caught:
+        found = train(lambda: mlp(8), tmp_path, checkpoint_seconds=0.0)
+    assert {code_of(str(w.message)) for w in caught} == {"checkpoint-not-written"}
+    assert found.losses.tolist() == wanted.losses.tolist()
+    assert not list(tmp_path.iterdir())
+
+
+def test_train_removes_temporary_files_of_dead_writers(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = tmp_path / f"run.safetensors.{dead.pid}.tmp"
+    other = tmp_path / f"other.safetensors.{dead.pid}.tmp"
+    living = tmp_path / f"run.safetensors.{os.getppid()}.tmp"
+    for path in (left, other, living):
+        path.write_bytes(b"half")
+    train(lambda: mlp(8), tmp_path)
+    assert not left.exists()
+    assert other.exists()
+    assert living.exists()
