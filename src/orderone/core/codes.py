@@ -129,6 +129,12 @@ PLAN = {
         " maximal-update) are such laws and need no base; sweep and coord_check use their smallest"
         " size as base."
     ),
+    "inner-readout": (
+        "A matrix onto a fixed number of outputs inside the network, such as the router of a"
+        " mixture of experts or a bottleneck, has the role readout too. A router of zero sends"
+        " every token to the same experts, so `init={'readout': 'zero'}` sets only the readout of"
+        " the model to zero. Name the tensor in `init` if it should be zero."
+    ),
     "needs-example-batch": (
         "Residual branches, and the norm before a tied readout, are found by tracing a forward"
         " pass, and the forward pass of this model was not traced. Pass an example batch as"
@@ -143,6 +149,22 @@ PLAN = {
         "The option depth= scales residual branches. This model has none, or one of them ends"
         " without a parameter that could take the factor. Leave depth out, or multiply the branch"
         " in the model's code."
+    ),
+    "checkpoint-of-other-plan": (
+        "A checkpoint of PlanTrainer contains the plan that it was trained with. The plan of this"
+        " call gives a tensor another learning rate, weight decay, eps or optimizer. Resume with"
+        " the same plan, or start a new training from the weights of the checkpoint."
+    ),
+    "export-loss": (
+        "The format of the trainer has no field for something that the plan sets, for example"
+        " different eps for different tensors. Name it in allow_loss to export the rest; the notes"
+        " of the export list what was left out. Exports to json and yaml hold everything."
+    ),
+    "export-packed": (
+        "A tensor of the trainer holds several tensors of the model, for example queries, keys and"
+        " values, and the plan gives these different settings. The trainer cannot follow the plan"
+        " then. Choose a rule or settings that are the same for them, or a trainer that keeps them"
+        " apart."
     ),
     "not-a-plan-file": (
         "The file cannot be read as a plan: it is missing, is not JSON, was written by another"
@@ -215,6 +237,22 @@ PLAN = {
         " multiplier in the forward code that depends on the width. For a gradient, only eps"
         " depends on the prediction."
     ),
+    "start-too-large": (
+        "Matrices or tables of the base start so large that outputs grow from layer to layer, or"
+        " that logits cost loss from the first step. A rule carries these sizes to every width."
+        " Choose another start with init=, or a factor with init_scale=."
+    ),
+    "start-too-small": (
+        "Matrices or tables of the base start so small that their outputs are far below order one,"
+        " and a rule carries this to every width. Try init='fan-in' with a new sweep of learning"
+        " rates; the page about choosing the start says what it was worth."
+    ),
+    "unknown-fan-in": (
+        "A start needs the fan-in of every matrix, and nothing tells which axes of this tensor are"
+        " summed over: its module type is unknown, and the forward pass was not traced. Pass an"
+        " example batch as inputs=, register the module type with orderone.register, or give the"
+        " tensor a size: init={'default': 'fan-in', 'name': 0.02}."
+    ),
     "unknown-initial-size": (
         "The base is on the meta device, and its initial sizes cannot be found out from the code"
         " of its modules. Build the base on the CPU, with the same code."
@@ -229,9 +267,28 @@ PLAN = {
         " before loading a checkpoint, or use plan.attach(model) without apply. Call"
         " plan.apply(fresh=True) if the weights are a new initialization."
     ),
+    "complex-tensors": (
+        "Steps of Lion and Adafactor are defined for real numbers only, and this model has complex"
+        " parameters. Use another optimizer, or store real and imaginary parts in a real parameter"
+        " and combine them in the forward code with torch.view_as_complex."
+    ),
+    "needs-closure": (
+        "Some optimizers, such as torch.optim.LBFGS, evaluate the loss several times for one step."
+        " There is no learning-rate rule for their steps, and trainings here make one step from one"
+        " backward pass. Use an optimizer without a closure."
+    ),
+    "scripted-model": (
+        "The functions of torch.jit (script, trace) replace modules by compiled ones. These do not"
+        " show which module owns a tensor, and measurements cannot attach hooks to them. Pass the"
+        " plain nn.Module, and compile it when training is over. torch.compile is supported."
+    ),
+    "sparse-gradients": (
+        "An embedding with sparse=True has gradients for the rows of a batch only, and most"
+        " optimizers of torch do not take such gradients. Build the table with sparse=False, or use"
+        " SGD or Adagrad."
+    ),
 }
 CHECK = {
-    # likely causes of FAIL
     "same-shapes": (
         "The function `build` returns models of the same shapes for every size, so there is nothing"
         " to compare. Make the model's layers depend on the argument of `build`."
@@ -266,14 +323,14 @@ CHECK = {
         " `plan.param_groups()`."
     ),
     "frozen-tensor": (
-        "No step of any run has changed this tensor. Set `requires_grad=True`, add it to the"
-        " optimizer, or make the loss depend on it. If it is not trained on purpose, name it in"
-        " `frozen=`."
+        "No step of any run has changed this tensor, although `requires_grad` is True. Add it to"
+        " the optimizer, or make the loss depend on it. If it is not trained on purpose, set"
+        " `requires_grad=False`, or name it in `frozen=`."
     ),
     "lr-not-scaled": (
-        "Updates of these tensors do not scale with the size as the rule requires. Their learning"
-        " rates, or the multipliers in front of them, are wrong for their role. Compare the"
-        " optimizer's groups with those of `plan.param_groups()`."
+        "The learning rates of these tensors do not scale with the size as the rule requires for"
+        " their role and their multipliers. Compare the optimizer's groups with those of"
+        " `plan.param_groups()`."
     ),
     "readout-not-scaled": (
         "The readout (the last layer) starts too large or too small, grows, or has the wrong"
@@ -287,8 +344,9 @@ CHECK = {
         " optimizer."
     ),
     "attention-not-scaled": (
-        "Attention scores grow with the width, because queries and keys align in training. Divide"
-        " their product by the head size instead of its square root."
+        "Attention scores grow with the width, because queries and keys align in training, or they"
+        " shrink. Divide the product of queries and keys by the head size instead of its square"
+        " root, and by no other power of the width."
     ),
     "wrong-initial-size": (
         "Weights or outputs do not start with the size that the rule requires. Initialize the model"
@@ -303,6 +361,26 @@ CHECK = {
         "The change of the model's output shrinks with the size by more than missing alignment"
         " explains. Look for a factor in the forward code, such as a division by the width, that"
         " the rule already contains."
+    ),
+    "shrinking-input": (
+        "The input of a layer gets smaller with the width, so that the layer learns less in wide"
+        " models. Look for a division before it: a vector of length one has entries of size n^-1/2,"
+        " a softmax over channels has entries of size 1/n. Multiply by the missing power of the"
+        " width."
+    ),
+    "shrinking-gradient": (
+        "The gradient at the output of a module gets smaller with the width, by more than missing"
+        " alignment explains. What follows the module multiplies it by a number that shrinks, so"
+        " that a wide model does not use the module. Look for that factor."
+    ),
+    "loss-scale": (
+        "The gradient of the loss at the model's output depends on the width, and steps of SGD"
+        " follow it. Average the loss over examples and outputs, without a factor of the width."
+    ),
+    "settings-depend-on-size": (
+        "A setting of the optimizer that is a time scale in steps, such as betas or momentum, is"
+        " not the same at every size. Use the same value everywhere: a rule scales learning rates,"
+        " weight decay and eps only."
     ),
     "growing-activations": (
         "Activations grow with the size, and neither learning rates nor initial sizes explain it."
@@ -359,9 +437,14 @@ CHECK = {
         " have the decay judged, too."
     ),
     "untrained-tensor": (
-        "A tensor did not change in training, for a harmless reason: it is not used, it is a"
-        " constant table, or its updates are below its precision. No action is needed if you expect"
-        " this."
+        "A tensor did not change in training, for a harmless reason: it is not used, it is"
+        " frozen (`requires_grad=False`), or its updates are below its precision. No action is"
+        " needed if you expect this."
+    ),
+    "unjudged-tensors": (
+        "No line of the check judges the learning rates of these trained tensors, because the plan"
+        " has no row for them or the rule does not say how they scale. `check.unjudged` lists them."
+        " Compare their rates with those of `plan.param_groups()` yourself."
     ),
     "updates-shrink": (
         "Changes of these modules fall faster with size than the rule predicts: wide models learn"
@@ -396,9 +479,10 @@ CHECK = {
         " train at least one tensor."
     ),
     "batch-not-accepted": (
-        "The fixed batch of a probe is passed to the model's forward, which does not accept it."
-        " Pass the inputs alone, without targets: a tensor, a tuple of positional arguments, or a"
-        " dict of keyword arguments."
+        "The model or the loss raised an error for a batch. The message has the error and the types"
+        " and shapes in the batch. A dict is passed as keyword arguments of the model's forward; of"
+        " a pair, the first entry is passed to the model and the second to the loss. An example"
+        " batch (`inputs=` of a plan, `batch=` of a probe) has inputs alone, without targets."
     ),
     "too-few-tokens": (
         "Alignment is an average over tokens. With fewer than 8 of them its exponent is noise. Use"
@@ -424,6 +508,33 @@ CHECK = {
         "Two calls of `build` returned networks with the same weights, so there is nothing to"
         " average over. Build the network inside the function, and do not set a seed there."
     ),
+    "examples-not-independent": (
+        "A tangent kernel compares examples, so the model must be a function of one example. This"
+        " one gives another output for an example alone than in a batch (batch norm without running"
+        " statistics, a mean over the batch), or it draws random numbers in eval mode. Replace this"
+        " layer, or switch its randomness off."
+    ),
+    "needs-ridge": (
+        "The kernel of the training examples is singular, or rounding made it so: two inputs are"
+        " equal or nearly equal, or there are more examples than parameters. Pass a positive"
+        " ridge=, the variance of noise in the targets; 1e-6 of the diagonal is often enough."
+    ),
+    "no-infinite-width": (
+        "The limit of a model is composed from layers whose limit is known. The message names a"
+        " function without one, and the module that calls it: attention, products of activations,"
+        " grouped convolutions, max pooling, batch norm after training, or weights that are used"
+        " twice. theory.Transformer has attention; empirical_ntk measures the kernel of any model."
+    ),
+    "not-solved": (
+        "Conjugate gradients did not reach the tolerance. Their steps grow with the ratio of the"
+        " largest eigenvalue that the preconditioner leaves to ridge. Pass a larger ridge or rank,"
+        " more iterations, or a kernel in double precision."
+    ),
+    "products-not-exact": (
+        'The method "products" differentiates a backward pass. An operation of this model has no'
+        " second derivative (a custom autograd function that says so), or torch.func cannot run"
+        ' the model. Use method="jacobian".'
+    ),
 }
 SWEEP: dict[str, str] = {
     "torch-cannot-stack": (
@@ -431,6 +542,11 @@ SWEEP: dict[str, str] = {
         " alone. With the installed version of torch this fails, so no models can be trained in one"
         " program. A sweep trains them one after another, which is slower and gives the same"
         " results. Install a version of torch that is named in the message."
+    ),
+    "compile-failed": (
+        "The compiler of torch (torch.compile) failed on the passes of a stack. The stack was"
+        " trained without it, which is slower and gives the same results up to rounding. The"
+        " message has the error of torch. Pass compile=False to train without it from the start."
     ),
     "unknown-space-key": (
         "The space of a sweep has a key that is neither a setting of a trial (lr, weight_decay,"
@@ -477,6 +593,16 @@ SWEEP: dict[str, str] = {
         "Finished trials could not be written to the store. They are in the result of this call,"
         " but the next call would train them again. Free disk space or unlock the file, then run"
         " the same call again."
+    ),
+    "damaged-rows": (
+        "Rows of a store do not agree with their checksums: the disk or another program has changed"
+        " them. They are left out of the result. Call the same sweep again, and it trains these"
+        " trials again; check the disk."
+    ),
+    "store-vanished": (
+        "The file of the store was deleted or renamed while a sweep was writing to it. The sweep"
+        " has written it again under its name, with all finished trials. Nothing is lost; a renamed"
+        " file has the trials that had finished before."
     ),
     "several-sweeps-in-store": (
         "The store has several sweeps that differ in more than their space (steps, data, code), so"
@@ -550,6 +676,17 @@ SWEEP: dict[str, str] = {
         " and the data do not suffice to extrapolate. Follow the remedy in the message, and repeat"
         " the sweep with the same store."
     ),
+    "checkpoint-damaged": (
+        "A checkpoint cannot be read, or its checksum is wrong: the disk was full, or the file was"
+        " changed. The last two checkpoints are kept, and the one before it is used. If that is"
+        " damaged too, the training starts again."
+    ),
+    "state-not-saved": (
+        "A checkpoint has parameters, buffers, the optimizer's state, random generators, and what"
+        " get_extra_state returns. The model keeps other state that changes in training, such as a"
+        " counter in an attribute: one step after a save and a load was another one. Register a"
+        " buffer for it, or implement get_extra_state and set_extra_state."
+    ),
     "checkpoint-not-written": (
         "The checkpoint of a running trial could not be written, for example because the disk is"
         " full. The training continues. If the process is stopped now, this trial starts again"
@@ -616,8 +753,9 @@ TRAIN: dict[str, str] = {
         "A setting is in the space and an argument of the sweep as well. Remove one of them."
     ),
     "optimizer-given-twice": (
-        "The function build returns an optimizer, and another one was passed or returned by"
-        " another call. Return the model alone and pass optimizer=..., or leave optimizer out."
+        "The function build returns an optimizer, or a model came as (model, optimizer). Another"
+        " optimizer was passed as well, or returned by another call. Return the model alone and"
+        " pass optimizer=..., or leave optimizer out."
     ),
     "groups-differ": (
         "The optimizer that build returns has groups with different settings, but the rule makes"
@@ -672,6 +810,18 @@ TRAIN: dict[str, str] = {
     "unregistered-parameter": (
         "A module has a parameter in a plain list or another attribute, where it cannot be replaced"
         " by that of each member. Use nn.ParameterList or nn.ParameterDict, or pass stacked=False."
+    ),
+    "stack-deviates": (
+        "Before a stack is trusted, two of its members take two steps in it and alone. Here they"
+        " differ by more than rounding, so the trials are trained one after another, which takes"
+        " longer and gives the right losses. Usually the model computes with something that is no"
+        " parameter or buffer and differs between members: a tensor that a function has captured,"
+        " or a hook. The message names the first module that differs. Register such tensors with"
+        " register_buffer or nn.Parameter."
+    ),
+    "gradient-hooks": (
+        "A parameter or a module has hooks for the backward pass, which stay on the models and"
+        " would not see the gradients of a stack. The trials are trained one after another."
     ),
     "not-vectorizable": (
         "The function torch.vmap cannot run a module for many members at once, usually because its"
@@ -736,6 +886,12 @@ THEORY: dict[str, str] = {
         "A covariance matrix must be symmetric and have no negative eigenvalues, up to rounding."
         " For inputs X of shape (inputs, features), X @ X.T / features is one. If the difference is"
         " rounding, pass (V + V.T) / 2 or add a small number to the diagonal."
+    ),
+    "sharp-attention": (
+        "If scores are very large, a softmax is nearly a step, and its derivative differs from 0 at"
+        " few of the sampled points. The tangent kernel then has a large error, which the message"
+        " states; above half of the kernel there is no answer. Choose smaller constants C['Q'] and"
+        " C['K'], or fewer tokens: up to three need no sampling unless C_Q C_K is large."
     ),
     "zero-variance": (
         "A normalization divides by the standard deviation of a point, which is 0 here. Pass"

@@ -11,5 +11,15 @@ def need(module: str, extra: str, purpose: str) -> ModuleType:
     except ImportError as error:
         package = module.partition(".")[0]
         raise ImportError(
-            f"{package} is needed {purpose}; run: pip install 'orderone[{extra}]'"
+            f"{package} is needed {purpose}; run: pip install 'orderone[{extra}]'", name=package
+        ) from error
+
+
+def need_package(module: str, package: str) -> ModuleType:
+    """Import a module of another project; if that fails, raise an ImportError that names it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{module} cannot be imported ({error}); it belongs to the package {package}"
         ) from error

@@ -12,7 +12,7 @@ def reals(values: Array, name: str, *, least: Number = -inf, most: Number = inf)
     """Return `values`, a number or an array, as float64; raise unless all are in [least, most]."""
     try:
         result = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputError(f"{name}: expected numbers, got {values!r}", argument=name) from error
     if result.size == 0:
         raise InputError(f"{name}: expected numbers, got none", argument=name)

@@ -1,0 +1,1 @@
+"""Plans in the trainers of other projects. Import the module of your trainer."""

@@ -1,0 +1,144 @@
+"""PlanTrainer gives the losses of `o1.train`, resumes, and refuses settings that contradict."""
+
+from typing import Any
+
+import pytest
+import torch
+from support import planned_models
+from support.errors import refuses
+from transformers import (
+    PrinterCallback,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+import orderone as o1
+from orderone.integrations.huggingface import PLAN_FILE, PlanTrainer, PlanTrainerMixin
+
+STEPS, ROWS = 10, 4
+IDS = torch.randint(64, (STEPS * ROWS, 16), generator=torch.Generator().manual_seed(1))
+LABELS = IDS.clone()
+LABELS[:, 0] = -100  # Trainer divides by the number of labels; no position predicts the first token
+
+
+class Rows(torch.utils.data.IterableDataset):
+    """Rows in order, so that both loops use the same batches."""
+
+    def __iter__(self):
+        return (
+            {"input_ids": row, "labels": labels} for row, labels in zip(IDS, LABELS, strict=True)
+        )
+
+
+class Losses(TrainerCallback):
+    def __init__(self):
+        self.values = []
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if logs and "loss" in logs:
+            self.values.append(logs["loss"])
+
+
+def batch(step, seed):
+    rows = slice(ROWS * step, ROWS * (step + 1))
+    return {"input_ids": IDS[rows], "labels": LABELS[rows]}
+
+
+def plan(name="llama", lr: Any = 3e-3):
+    base = {"n_embd": 32, "n_head": 2} if name == "gpt2" else planned_models.BASE
+    return o1.plan(planned_models.model(name), base=base, lr=lr, weight_decay=0.1)
+
+
+def arguments(folder, **options):
+    settings: dict[str, Any] = {
+        "max_steps": STEPS,
+        "per_device_train_batch_size": ROWS,
+        "use_cpu": True,
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 3,
+    }
+    return TrainingArguments(str(folder), **(settings | options))
+
+
+def trained(folder, made, trainer_class=PlanTrainer, resume=None, **options):
+    losses = Losses()
+    trainer = trainer_class(
+        plan=made,
+        args=arguments(folder, **options),
+        train_dataset=Rows(),
+        eval_dataset=Rows(),
+        callbacks=[losses],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, losses.values
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_losses_of_train(name, tmp_path):
+    trainer, losses = trained(tmp_path, plan(name), lr_scheduler_type="constant", warmup_steps=0)
+    ours = o1.train(plan(name), batch, STEPS, clip=1.0, device="cpu")
+    assert losses == pytest.approx(list(ours.losses), rel=1e-5)
+    assert isinstance(trainer.model, torch.nn.Module)
+    for mine, theirs in zip(trainer.model.parameters(), ours.model.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
+
+
+def test_a_mixin_for_other_trainers(tmp_path):
+    class Mixed(PlanTrainerMixin, Seq2SeqTrainer):
+        pass
+
+    made = plan()
+    args = Seq2SeqTrainingArguments(**arguments(tmp_path).to_dict())
+    trainer = Mixed(plan=made, args=args, train_dataset=Rows())
+    trainer.train()
+    groups = {group["lr"] for group in made.param_groups()}
+    optimizer: Any = trainer.optimizer
+    assert {group["initial_lr"] for group in optimizer.param_groups} == groups
+
+
+def test_resume_needs_the_same_plan(tmp_path):
+    _, losses = trained(tmp_path / "whole", plan())
+    trained(tmp_path / "parts", plan(), save_strategy="steps", save_steps=5)
+    folder = tmp_path / "parts" / "checkpoint-5"
+    assert (folder / PLAN_FILE).exists()
+    _, rest = trained(tmp_path / "parts", plan(), resume=str(folder))
+    assert rest == pytest.approx(losses[5:], rel=1e-4)
+    with refuses("checkpoint-of-other-plan", argument="resume_from_checkpoint"):
+        trained(tmp_path / "parts", plan(lr=1e-3), resume=str(folder))
+    (folder / PLAN_FILE).unlink()
+    with refuses("checkpoint-of-other-plan", argument="resume_from_checkpoint"):
+        trained(tmp_path / "parts", plan(), resume=str(folder))
+
+
+def test_settings_that_contradict_the_plan_are_refused(tmp_path):
+    with refuses("setting-of-the-plan", argument="args"):
+        PlanTrainer(plan=plan(), args=arguments(tmp_path, learning_rate=1e-4))
+    assert PlanTrainer(plan=plan(), args=arguments(tmp_path, learning_rate=3e-3))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    with refuses("invalid-argument", argument="optimizers"):
+        PlanTrainer(plan=plan(), args=arguments(tmp_path), optimizers=(optimizer, None))
+
+
+def test_a_schedule_that_breaks_the_ratios_is_refused(tmp_path):
+    with refuses("broken-ratios", argument="scheduler"):
+        trained(
+            tmp_path,
+            plan(),
+            lr_scheduler_type="reduce_lr_on_plateau",
+            lr_scheduler_kwargs={"min_lr": 1e-3, "patience": 0},
+            eval_strategy="steps",
+            eval_steps=100,
+        )
+    trained(
+        tmp_path,
+        plan(),
+        lr_scheduler_type="cosine_with_min_lr",
+        lr_scheduler_kwargs={"min_lr": 3e-4},
+    )
