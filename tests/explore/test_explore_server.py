@@ -220,12 +220,29 @@ def test_a_calculation_that_takes_too_long_is_ended():
         workers.close()
 
 
-def test_a_worker_that_dies_is_replaced():
+def test_a_worker_that_died_while_idle_is_replaced_unnoticed():
     workers = Workers(number=1)
     try:
         first = workers._all[0]
         first._process.kill()
-        status, body = workers.ask("choices", "", lambda: False)
+        first._process.wait()
+        assert workers.ask("choices", "", lambda: False)[0] == 200
+        assert workers._all[0] is not first
+    finally:
+        workers.close()
+
+
+def test_a_worker_that_dies_during_a_calculation_is_replaced():
+    workers = Workers(number=1)
+
+    def kill_once() -> bool:
+        """Kill the worker as soon as it has the question; a caller polls this function."""
+        first._process.kill()
+        return False
+
+    try:
+        first = workers._all[0]
+        status, body = workers.ask("depth", urlencode(DEPTH | SLOW), kill_once)
         assert (status, code_of(json.loads(body)["error"])) == (500, "stopped-unexpectedly")
         assert workers.ask("choices", "", lambda: False)[0] == 200
     finally:
@@ -240,6 +257,87 @@ def test_a_cancelled_request_leaves_the_queue():
 
 
 # --- start and end --------------------------------------------------------------------------------
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", ["null", "http://evil.example", "https://127.0.0.1:1"])
+@pytest.mark.parametrize("path", ["/", "/api/choices"])
+def test_pages_of_another_origin_get_no_answers(explorer, origin, path):
+    assert get(explorer, path, Origin=origin)[0] == 403
+    own = f"http://{HOST}:{explorer.server_port}"
+    assert get(explorer, path, Origin=own)[0] == 200
+
+
+def test_a_request_that_arrives_too_slowly_is_ended(explorer, monkeypatch):
+    """Every byte restarts the time limit of a socket; the whole request has one too."""
+    monkeypatch.setattr(server._Handler, "request_seconds", 0.3)
+    with socket.create_connection((HOST, explorer.server_port), timeout=10) as client:
+        begin = time.monotonic()
+        ended = False
+        for byte in b"GET / HTTP/1.1\r\nHost: " + b"x" * 200:
+            try:
+                client.send(bytes([byte]))
+                client.settimeout(0.05)
+                ended = client.recv(100) == b""
+            except TimeoutError:
+                continue
+            except OSError:
+                ended = True
+            if ended:
+                break
+        assert ended
+        assert time.monotonic() - begin < 5
+
+
+def test_the_number_of_connections_is_limited(monkeypatch):
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 3)
+    with running() as explorer:
+        place = (HOST, explorer.server_port)
+        idle_clients = [socket.create_connection(place) for _ in range(3)]
+        for client in idle_clients:  # each is accepted: its request is answered
+            client.sendall(f"GET / HTTP/1.1\r\nHost: {HOST}:{place[1]}\r\n\r\n".encode())
+            assert client.recv(12) == b"HTTP/1.1 200"
+            client.settimeout(1)
+        with socket.create_connection(place, timeout=0.5) as waiting:
+            close = "Connection: close\r\n"
+            waiting.sendall(f"GET / HTTP/1.1\r\nHost: {HOST}:{place[1]}\r\n{close}\r\n".encode())
+            with pytest.raises(TimeoutError):
+                waiting.recv(12)
+            for client in idle_clients:
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(1 << 16):  # until the server has closed it
+                    pass
+                client.close()
+            waiting.settimeout(10)
+            answer = b""
+            while part := waiting.recv(1 << 16):
+                answer += part
+            assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_two_hundred_clients_at_once(explorer):
+    place = (HOST, explorer.server_port)
+    request = f"GET /explore.css HTTP/1.1\r\nHost: {HOST}:{place[1]}\r\nConnection: close\r\n\r\n"
+    clients = [socket.create_connection(place, timeout=20) for _ in range(200)]
+    for client in clients:
+        client.sendall(request.encode())
+    answers = [client.recv(9) for client in clients]
+    for client in clients:
+        client.close()
+    assert answers == [b"HTTP/1.1 "] * 200
+
+
+def test_workers_are_restarted_when_all_have_died():
+    workers = Workers(2)
+    try:
+        for worker in list(workers._all):
+            worker._process.kill()
+            worker._process.wait()
+        assert workers.ask("choices", "", lambda: False)[0] == 200
+    finally:
+        workers.close()
 
 
 def test_a_port_that_is_in_use(explorer):

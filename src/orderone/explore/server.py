@@ -1,8 +1,9 @@
 """The server of the explorer, for this machine only.
 
 It listens on 127.0.0.1 and answers only GET requests for known paths. A page of another site cannot
-read from it: no header allows that, and the Host header must name this server, which prevents DNS
-rebinding.
+read from it: no header allows that, the Host header must name this server, which prevents DNS
+rebinding, and an Origin header must be that of the page. The number of connections and the time
+that a request may take to arrive are limited.
 """
 
 import hashlib
@@ -12,10 +13,11 @@ import socket
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
-from threading import Lock
+from threading import BoundedSemaphore, Lock, Timer
 from typing import NamedTuple, TypeAlias
 
 from orderone.core.errors import InputError
@@ -24,10 +26,14 @@ from orderone.explore.workers import AbandonedError, Answer, Workers
 from orderone.report.plotly_js import plotly_js
 
 Connection: TypeAlias = socket.socket | tuple[bytes, socket.socket]  # of `socketserver`
+Address: TypeAlias = tuple[str, int] | str  # of a client
 HOST = "127.0.0.1"
 PORTS = range(8765, 8785)  # tried in turn if the user names no port
 LONGEST = 2000  # characters of a path with its query
 CACHED_ANSWERS = 128
+MOST_CONNECTIONS = 256  # open at once; others wait in the backlog of the system
+BACKLOG = 512  # connections that the system holds until they are accepted
+REQUEST_SECONDS = 60.0  # to send one whole request; a browser needs milliseconds
 PAGE = Path(__file__).parent / "page"
 TYPES = {
     ".html": "text/html",
@@ -73,9 +79,11 @@ class Explorer(ThreadingHTTPServer):
     """
 
     daemon_threads: bool = True
+    request_queue_size: int = BACKLOG
     allow_reuse_address: bool = os.name != "nt"  # Windows would share a port that is in use
     files: dict[str, File]  # by path
     hosts: set[str]  # expected Host headers
+    origins: set[str]  # expected Origin headers, where a browser sends one
     workers: Workers
     server_name: str
     server_port: int
@@ -84,8 +92,10 @@ class Explorer(ThreadingHTTPServer):
         self.files = _files()
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._lock = Lock()
+        self._connections = BoundedSemaphore(MOST_CONNECTIONS)
         self._bind(port)
         self.hosts = {f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"}
+        self.origins = {f"http://{host}" for host in self.hosts}
         self.workers = Workers() if workers is None else workers
 
     @property
@@ -110,6 +120,22 @@ class Explorer(ThreadingHTTPServer):
                 while len(self._answers) > CACHED_ANSWERS:
                     self._answers.popitem(last=False)
         return answer
+
+    def process_request(self, request: Connection, client_address: Address) -> None:
+        """Answer in a thread of its own; wait while too many connections are open."""
+        self._connections.acquire()
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._connections.release()
+            raise
+
+    def process_request_thread(self, request: Connection, client_address: Address) -> None:
+        """Answer the requests of one connection, then make room for another."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
 
     def server_bind(self) -> None:
         """Bind without the host name lookup of `HTTPServer`, which may take seconds."""
@@ -151,15 +177,50 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     error_content_type = "text/plain; charset=utf-8"
     error_message_format = "%(code)d %(message)s\n"
-    timeout = 60
+    timeout = 60  # seconds between two parts of a request, and between two requests
+    request_seconds = REQUEST_SECONDS
     wbufsize = 1 << 16
     disable_nagle_algorithm = True  # otherwise the second part of an answer waits 40 ms
 
+    def handle_one_request(self) -> None:
+        """Read and answer a request; close the connection if it takes too long to arrive.
+
+        `timeout` limits each part of it: a client that sends a byte every second would hold a
+        thread for ever. The time starts with the first byte.
+        """
+        try:
+            arrived = bool(self.rfile.peek(1))  # type: ignore[attr-defined]
+        except OSError:  # nothing arrived in time, or the connection was closed
+            arrived = False
+        if not arrived:
+            self.close_connection = True
+            return
+        self._clock = Timer(self.request_seconds, self._hang_up)
+        self._clock.daemon = True
+        self._clock.start()
+        try:
+            super().handle_one_request()
+        finally:
+            self._clock.cancel()
+
+    def finish(self) -> None:
+        """Close both directions, also if the last bytes cannot be sent."""
+        with suppress(OSError, ValueError):
+            super().finish()
+        self.rfile.close()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def do_GET(self) -> None:
+        self._clock.cancel()  # it has arrived; the workers limit the time of the answer
         if len(self.path) > LONGEST:
             return self._send(414, b"414 the address is too long\n", "text/plain")
         if self.headers.get_all("Host", []) not in ([host] for host in self.server.hosts):
             return self._send(403, b"403 the Host header must name this server\n", "text/plain")
+        if not self.server.origins.issuperset(self.headers.get_all("Origin", [])):
+            return self._send(403, b"403 only the explorer's page may ask\n", "text/plain")
         path, _, query = self.path.partition("?")
         if path in self.server.files:
             return self._send_file(self.server.files[path])

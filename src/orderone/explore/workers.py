@@ -80,7 +80,10 @@ class Workers:
                     return None
             if not self._open:
                 raise AbandonedError
-            return self._idle.pop()
+            worker = self._idle.pop()
+            if worker.running:
+                return worker
+            return self._restarted(worker)
 
     def _give(self, worker: "_Worker") -> None:
         with self._changed:
@@ -91,11 +94,15 @@ class Workers:
         """End a worker and start another at the end of the queue, since it needs time to load."""
         with self._changed:
             if self._open:
-                worker.end()
-                fresh = _Worker()
-                self._all[self._all.index(worker)] = fresh
-                self._idle.appendleft(fresh)
+                self._idle.appendleft(self._restarted(worker))
             self._changed.notify()
+
+    def _restarted(self, worker: "_Worker") -> "_Worker":
+        """Return a new worker in the place of one that has ended, or is ended here."""
+        worker.end()
+        fresh = _Worker()
+        self._all[self._all.index(worker)] = fresh
+        return fresh
 
 
 class _Worker:
@@ -133,6 +140,11 @@ class _Worker:
                 return FAILED, _error(with_code(message, "stopped-unexpectedly"))
             _check(gone)
         return None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process runs; another program may have ended it."""
+        return self._process.poll() is None
 
     def end(self) -> None:
         """Kill the process; it has no state to save."""
