@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 PEER_BENCHMARKS := benchmarks/kernels.py benchmarks/meanfield.py benchmarks/transformer.py
 
-.PHONY: demo data reproduce-small test test-all test-oldest test-newest lint format bench bench-peers docs dist clean constraints
+.PHONY: demo data reproduce-small test test-all test-oldest test-newest test-trainers lint audit lock format bench bench-peers docs dist clean constraints
 
 demo: .venv/.run
 	@$(BIN)/orderone demo
@@ -36,6 +36,20 @@ test-oldest: .venv-oldest/.ready
 test-newest: .venv-newest/.ready
 	.venv-newest/bin/pytest -m "not slow" --numprocesses 2 --dist worksteal
 
+# Exports of plans, applied by the code of other trainers. These are installed without their dependencies, which conflict.
+test-trainers: .venv-trainers/.ready
+	.venv-trainers/bin/pytest tests/trainers tests/planning/test_exports.py
+
+.venv-trainers/.ready: pyproject.toml constraints.txt
+	@echo "installing other trainers into .venv-trainers (some minutes)"
+	@$(PYTHON) -m venv --clear .venv-trainers
+	@PIP_CONSTRAINT=constraints.txt .venv-trainers/bin/pip install --quiet --progress-bar off -e '.[test]'
+	@.venv-trainers/bin/pip install --quiet --progress-bar off --no-deps torchtitan==0.3.0 megatron-core==0.16.1 \
+	  nemo-automodel==0.7.0 ai2-olmo-core==3.0.0 trl==1.16.0 peft==0.21.2 spmd_types omegaconf \
+	  antlr4-python3-runtime==4.9.3 bettermap torchdata dataclass-extensions dill
+	@.venv-trainers/bin/pip install --quiet --progress-bar off cached_path beaker-py
+	@touch $@
+
 .venv-oldest/.ready: pyproject.toml .ci/oldest.py
 	@echo "installing the oldest supported versions into .venv-oldest (some minutes)"
 	@$(PYTHON) -m venv --clear .venv-oldest
@@ -58,6 +72,19 @@ lint: .venv/.dev
 	PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv" PYTHONPATH=src \
 		$(BIN)/pyright --verifytypes orderone --ignoreexternal # every public type is known
 	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory audit
+
+# Known vulnerabilities of requirements.lock; skipped where the registry does not answer.
+audit:
+	@test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit \
+		&& .venv-audit/bin/pip install --quiet --progress-bar off 'pip-audit>=2.7' 2> /dev/null; } || true
+	@$(PYTHON) .ci/audit.py .venv-audit/bin/pip-audit
+
+# Rewrites the hashes from the versions in constraints.txt; read the difference before committing it.
+lock: .venv/.run
+	$(BIN)/pip install --quiet --dry-run --ignore-installed --only-binary :all: --constraint constraints.txt --report .venv/report.json \
+		$$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"])')
+	$(PYTHON) .ci/lock.py .venv/report.json > requirements.lock
 
 format: .venv/.dev
 	$(BIN)/ruff check --fix .
@@ -68,6 +95,7 @@ bench: .venv/.dev
 
 # Peers that cannot live beside our dependencies get an environment of their own; without it there is nothing to compare.
 bench-peers: .venv/.dev
+	@$(BIN)/python benchmarks/empirical_ntk.py # torch.func needs no other environment
 	@test -e .venv-peers/.ready || { echo "installing the peers into .venv-peers (once; some minutes)"; \
 		$(PYTHON) -m venv .venv-peers && .venv-peers/bin/pip install --quiet --progress-bar off \
 		-r benchmarks/peers/requirements.txt && touch .venv-peers/.ready; } || true
@@ -93,7 +121,7 @@ dist:
 	@$(PYTHON) .ci/check_dist.py
 
 clean:
-	rm -rf .venv .venv-peers .venv-dist .venv-oldest .venv-newest dist site .cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-audit .venv-peers .venv-dist .venv-oldest .venv-newest dist site .cache .pytest_cache .ruff_cache .hypothesis
 
 # Rewrites the pins from what is installed now; read the difference before committing it.
 constraints: .venv/.dev
