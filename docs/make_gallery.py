@@ -14,6 +14,7 @@ from shutil import which
 
 from orderone.gallery import EXPERIMENTS, Grid, Picture, Reproduced
 from orderone.gallery.choose import choose
+from orderone.gallery.experiment import SOURCES
 from orderone.gallery.store import SHIPPED
 
 HERE = Path(__file__).parent / "gallery"
@@ -39,7 +40,7 @@ S3 *{S3}*.
 
 The column *the paper* judges the claims as printed; *as corrected* judges the corrected claims \
 of the [errata](../errata.md).
-*Holds where clear* means that these records cannot decide some of the claims, and all others hold.
+*Holds, some undecided* means that these records cannot decide some claims, and all others hold.
 
 The main findings:
 
@@ -106,7 +107,7 @@ def section(r: Reproduced) -> str:
         ]
     lines += ["| claim | source | verdict | measured |", "| --- | --- | --- | --- |"]
     for f in r.findings:
-        source = f"corrected, {f.erratum}" if f.of == "corrected" else "the paper"
+        source = f"corrected, {f.erratum}" if f.of == "corrected" else SOURCES[f.of]
         lines.append(f"| {cell(f.claim)} | {source} | {WORDS[f.holds]} | {cell(f.numbers)} |")
     for grid in (p for p in r.pictures if isinstance(p, Grid)):
         lines += ["", f"{grid.title}:", ""]

@@ -159,3 +159,21 @@ def test_the_measurements_of_the_rules_are_what_the_demo_prints():
         for rows in (promised, measured)
     ]
     assert numbers[0] == pytest.approx(numbers[1], abs=0.02)
+
+
+def test_the_lock_has_a_hash_for_every_core_dependency():
+    import tomllib
+
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    locked = {}
+    for line in lines:
+        if not line.startswith("#"):
+            match = re.fullmatch(r"([a-z0-9-]+)==([\w.]+) --hash=sha256:[0-9a-f]{64}", line)
+            assert match, line
+            locked[match[1]] = match[2]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {re.split("[<>=]", name)[0] for name in project["dependencies"]} <= locked.keys()
+    pins = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines()
+    for name, version in locked.items():
+        if name != "setuptools":
+            assert f"{name}=={version}" in pins

@@ -7,7 +7,9 @@ check     `coord_check`: whether activations and updates stay of order one as th
           `probe`, `alignment`, `gradient_metrics`, `dropout_metrics`, `sample_network`
 transfer  `sweep`: tune many small models at once, and test whether the best settings transfer;
           `train`, `log_grid`
-predict   `theory`, `rules`: exact width exponents, largest stable learning rates, kernels, limits
+predict   `theory`, `rules`: exact width exponents, largest stable learning rates, kernels, limits;
+          `empirical_ntk`, `empirical_nngp`, `linearize`: kernels of a model as it is;
+          `kernel_from_module`: those of the same model at infinite width
 draw      `report`: plans, checks and sweeps as pictures
 papers    `nn`, `gallery`, `data`: models, tables and figures of the papers, and data sets
 
@@ -43,6 +45,12 @@ if TYPE_CHECKING:
         probe,
         sample_network,
     )
+    from orderone.measure.kernels import (
+        empirical_nngp,
+        empirical_ntk,
+        kernel_from_module,
+        linearize,
+    )
     from orderone.planning import AmbiguousRole, BrokenRatios, Plan, lookup, matrix, plan, register
     from orderone.sweeping import (
         Execution,
@@ -70,8 +78,12 @@ __all__ = [
     "coord_check",
     "data",
     "dropout_metrics",
+    "empirical_nngp",
+    "empirical_ntk",
     "gallery",
     "gradient_metrics",
+    "kernel_from_module",
+    "linearize",
     "log_grid",
     "lookup",
     "matrix",
@@ -111,6 +123,7 @@ _HOMES = {
         "probe",
         "sample_network",
     ),
+    "measure.kernels": ("empirical_nngp", "empirical_ntk", "kernel_from_module", "linearize"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __getattr__: Callable[[str], object] = lazy_names(

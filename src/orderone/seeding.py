@@ -1,5 +1,6 @@
 """Seeds of all random generators that a user's `build` may draw from: torch, numpy and Python."""
 
+import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,6 +9,16 @@ import numpy as np
 import torch
 
 _NUMPY_SEEDS = 2**32  # numpy's global generator accepts no larger seeds
+
+
+def start_seed(seed: int) -> int:
+    """Return the seed of the values that a start draws for a model that was built with `seed`.
+
+    It is another seed: with the same one, drawn tensors would repeat the numbers of those that keep
+    the values of the model's own code.
+    """
+    text = f"start {seed}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:7])
 
 
 @contextmanager

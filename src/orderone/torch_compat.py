@@ -66,6 +66,8 @@ __all__ = [
     "TorchDispatchMode",
     "WeightNormParametrization",
     "add_batch_dim",
+    "backward_hook_registry",
+    "backward_pre_hook_registry",
     "buffer_registry",
     "compiler_options",
     "current_graph_task",
@@ -83,6 +85,7 @@ __all__ = [
     "fused_adamw_",
     "get_unwrapped",
     "grouped_mm_operation",
+    "has_gradient_hooks",
     "is_batchedtensor",
     "is_dynamo_imported",
     "is_functorch_wrapped_tensor",
@@ -156,12 +159,10 @@ grouped_mm_operation: Callable[..., Tensor] = _needed(torch, "_grouped_mm")
 
 
 def compiler_options() -> dict[str, str | int | bool | Callable[..., object]]:
-    """Return options of torch.compile: no choice of kernels by time if torch must be repeatable.
+    """Return options of torch.compile: no choice of kernels by time, so that losses are repeatable.
 
     Traced stacks. All versions that have the option "deterministic".
     """
-    if not torch.are_deterministic_algorithms_enabled():
-        return {}
     from torch._inductor import list_options
 
     return {name: True for name in list_options() if name == "deterministic"}
@@ -221,6 +222,20 @@ forward_pre_hook_registry: Callable[[nn.Module], MutableMapping[int, Hook]] = at
 forward_pre_hooks_with_kwargs: Callable[[nn.Module], MutableMapping[int, bool]] = attrgetter(
     "_forward_pre_hooks_with_kwargs"
 )
+
+# hooks on gradients: stacked models; all
+backward_hook_registry: Callable[[nn.Module], MutableMapping[int, Hook]] = attrgetter(
+    "_backward_hooks"
+)
+backward_pre_hook_registry: Callable[[nn.Module], MutableMapping[int, Hook]] = attrgetter(
+    "_backward_pre_hooks"
+)
+
+
+def has_gradient_hooks(p: Tensor) -> bool:
+    """Return whether a tensor has hooks on its gradient: stacked models. All."""
+    return bool(p._backward_hooks) or bool(p._post_accumulate_grad_hooks)
+
 
 # Attributes of nn.RNNBase that hold its parameters a second time: stacked training; all.
 RNN_WEIGHT_LISTS = ("_flat_weights", "_flat_weight_refs")

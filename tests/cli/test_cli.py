@@ -150,7 +150,7 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path, start):
         str(tmp_path),
     ]  # more work than can finish before the interrupt
     process = start(words)
-    time.sleep(6)
+    time.sleep(10)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -166,6 +166,36 @@ def test_a_terminal_without_unicode_works():
     result = run("predict", "exponents", env=plain)
     assert result.returncode == 0
     assert "STABLE" in result.stdout
+
+
+UMLAUTS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.parts = nn.ModuleDict({"größe": nn.Linear(8, width), "grüße": nn.Linear(width, 3)})
+
+    def forward(self, x):
+        return self.parts["grüße"](self.parts["größe"](x).relu())
+
+batch = (torch.ones(4, 8), torch.zeros(4, dtype=torch.int64))
+"""
+
+
+def test_names_without_ascii_in_a_terminal_without_unicode(tmp_path):
+    (tmp_path / "umlauts.py").write_text(UMLAUTS, encoding="utf-8")
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    words = ("plan", "--builder", "umlauts:Net", "--size", "16", "--base", "8")
+    words = (*words, "--data", "umlauts:batch")
+    table = run(*words, env={**plain, "PYTHONPATH": path})
+    assert table.returncode == 0, table.stderr
+    assert "gr\\xf6\\xdfe.weight" in table.stdout
+    assert "gr\\xfc\\xdfe.weight" in table.stdout
+    as_json = run(*words, "--json", env={**plain, "PYTHONPATH": path})
+    assert "parts.größe.weight" in [row["name"] for row in json.loads(as_json.stdout)["rows"]]
 
 
 # --- orderone plan --------------------------------------------------------------------------------

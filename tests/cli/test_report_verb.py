@@ -120,7 +120,7 @@ def test_unfinished_outdated_and_broken_results_are_left_out_with_a_note(capsys,
     (save_copy(tmp_path / "lost", scale="paper") / "rates.csv").unlink()
     assert "cannot be read (FileNotFoundError" in chosen(tmp_path / "lost")[2][0]
     (save_copy(tmp_path / "torn", scale="paper") / "provenance.json").write_text('{"parts": ')
-    assert "cannot be read (JSONDecodeError" in chosen(tmp_path / "torn")[2][0]
+    assert "cannot be read (InputError" in chosen(tmp_path / "torn")[2][0]
     assert "note: s0-table1, paper, in torn: cannot be read" in run(capsys, "--folder", "torn").err
 
 

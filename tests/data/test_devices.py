@@ -1,5 +1,6 @@
 """The same batches on every device and in every process."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -61,6 +62,20 @@ def test_image_folders_are_pickled_without_their_threads(tmp_path):
     task = data.images(tmp_path, batch=3, size=8)
     first, _ = task.batch(0, 0)
     assert torch.equal(pickle.loads(pickle.dumps(task)).batch(0, 0)[0], first)
+
+
+def test_replaced_images_are_other_data(tmp_path):
+    (tmp_path / "a").mkdir()
+    for i in range(12):
+        Image.new("L", (20, 20), 20 * i).save(tmp_path / "a" / f"{i}.bmp")
+    first = data.images(tmp_path, batch=3, size=8).name
+    assert data.images(tmp_path, batch=3, size=8).name == first
+    replaced = tmp_path / "a" / "7.bmp"
+    before = replaced.stat()
+    Image.new("L", (20, 20), 3).save(replaced)
+    os.utime(replaced, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert replaced.stat().st_size == before.st_size
+    assert data.images(tmp_path, batch=3, size=8).name != first
 
 
 def test_optional_packages_are_imported_only_when_used():

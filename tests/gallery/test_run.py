@@ -222,7 +222,7 @@ def test_a_verdict_in_one_word():
         return verdict([Finding("", each, "") for each in holds])
 
     assert of(True, True) == "holds"
-    assert of(True, True, None) == "holds where clear"
+    assert of(True, True, None) == "holds, some undecided"
     assert of(True, False) == of(True, False, None) == "holds in part"
     assert of(False, None) == "does not hold"
     assert of(None) == of() == "unclear"
@@ -236,7 +236,10 @@ def test_every_verdict_has_its_colour_on_the_page_and_in_the_terminal():
 
     assert tuple(CLASSES) == VERDICTS
     assert set(VERDICTS) <= set(COLOURS)
-    assert coloured("the paper: holds where clear").spans[-1].style == COLOURS["holds where clear"]
+    assert (
+        coloured("the paper: holds, some undecided").spans[-1].style
+        == COLOURS["holds, some undecided"]
+    )
 
 
 def test_the_nearest_scale():

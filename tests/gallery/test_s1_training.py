@@ -259,7 +259,7 @@ def test_limits_that_follow_a_law_are_detected():
     records = six()
     records["theory"] = records["theory"].assign(xi2=[np.inf, 20.0, 55 / 6])
     found = {f.of: f.holds for f in SIX.judge(records) if "6 ξ₂" in f.claim or f.erratum}
-    assert found == {"paper": True, "corrected": False}
+    assert found == {"ours": True, "corrected": False}
 
 
 def test_verdicts_are_unclear_if_nothing_learns():

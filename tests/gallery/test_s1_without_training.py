@@ -248,7 +248,8 @@ MADE = dict(
 
 def holds(name, records, words, of="paper"):
     """Return the verdict of the one finding whose claim begins with these words or has them."""
-    findings = [f for f in EXPERIMENTS[name].judge(records) if f.of == of and words in f.claim]
+    kinds = ("paper", "ours") if of == "paper" else (of,)
+    findings = [f for f in EXPERIMENTS[name].judge(records) if f.of in kinds and words in f.claim]
     (only,) = [f for f in findings if f.claim.startswith(words)] or findings
     return only.holds
 

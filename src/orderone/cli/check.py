@@ -14,7 +14,7 @@ from orderone.cli import show
 from orderone.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, NEGATIVE, OK
 from orderone.cli.files import check_files, check_records, wrote
 from orderone.cli.help import Help
-from orderone.cli.settings import read_setting
+from orderone.cli.settings import read_setting, read_start
 from orderone.cli.subject import Subject, known_model, read_sizes, user_model
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError
@@ -30,7 +30,7 @@ HELP = Help(
     groups={
         "Model and sizes": ("model", "widths", "depths", "builder"),
         "Data": ("batch", "length", "data", "batches"),
-        "Rule": ("rule", "depth"),
+        "Rule": ("rule", "depth", "init"),
         "Optimizer": ("optimizer", "lr", "weight_decay"),
         "Amount of work": ("steps", "seeds", "first_seed", "threads"),
         "Output": ("html", "png", "save", "json"),
@@ -47,6 +47,7 @@ def check(
     lr: str | None = None,
     weight_decay: str | None = None,
     depth: str | None = None,
+    init: str | None = None,
     steps: int = 4,
     seeds: int = 3,
     first_seed: int = 0,
@@ -81,6 +82,8 @@ def check(
             torch.optim.
         depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
             (1/L). Default: no scaling.
+        init: Start of the smallest model, as for `orderone plan`: fan-in, or
+            default=fan-in,readout=zero. Default: the values of the model's own code.
         steps: Number of updates of every model.
         seeds: Number of models at every size.
         first_seed: Seed of the first model at every size, and of the batch.
@@ -122,6 +125,7 @@ def check(
         "lr": read_setting(lr, "lr"),
         "weight_decay": read_setting(weight_decay, "weight_decay"),
         "depth": depth,
+        "init": read_start(init),
         "steps": steps,
         "seeds": range(first, first + count(seeds, "seeds")),
     }

@@ -13,7 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the verb of the command line."""
     for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode must not crash on Δ
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="backslashreplace")  # names of tensors stay different
     words = sys.argv[1:] if arguments is None else arguments
     if list(words) == ["--version"]:
         print(f"orderone {__version__}")

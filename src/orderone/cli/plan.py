@@ -11,7 +11,7 @@ from orderone.cli import show
 from orderone.cli.files import check_files, wrote
 from orderone.cli.help import Help
 from orderone.cli.named_code import check_call, load, load_builder
-from orderone.cli.settings import read_setting
+from orderone.cli.settings import read_setting, read_start
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError
 
@@ -28,7 +28,7 @@ HELP = Help(
         "Rule": ("rule", "depth"),
         "Optimizer": (
             *("optimizer", "lr", "weight_decay", "decay", "no_decay"),
-            *("decay_vectors", "init_scale"),
+            *("decay_vectors", "init", "init_scale"),
         ),
         "Output": ("save", "json"),
     },
@@ -45,6 +45,7 @@ def plan(
     optimizer: str | None = None,
     lr: str | None = None,
     weight_decay: str | None = None,
+    init: str | None = None,
     init_scale: str | None = None,
     depth: str | None = None,
     decay: str = "independent",
@@ -80,6 +81,10 @@ def plan(
             default=3e-3,embedding=1e-2,*.q_proj.weight=1e-3. Default: the default of torch.optim.
         weight_decay: Weight decay tuned on the base, like --lr. Default: the default of
             torch.optim.
+        init: Start of the base: keep, fan-in, xavier, orthogonal, zero-readout, zero-residual,
+            completep, neural-tangent, hybrid or maximal-update; or one for each role or pattern of
+            tensors, which may also be zero or a size: default=fan-in,embedding=0.5,readout=zero.
+            Default: the values of the model's own code.
         init_scale: Factor of the base's initial sizes, like --lr. Default: 1.
         depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
             (1/L). Default: no scaling.
@@ -108,6 +113,7 @@ def plan(
         "optimizer": optimizer,
         "lr": read_setting(lr, "lr"),
         "weight_decay": read_setting(weight_decay, "weight_decay"),
+        "init": read_start(init),
         "init_scale": read_setting(init_scale, "init_scale"),
         "depth": depth,
         "decay": decay,

@@ -154,11 +154,12 @@ def _row(entry: "Reproduced") -> tuple[str | None, ...]:
 
 
 def _findings(entry: "Reproduced") -> list[tuple[str, ...]]:
+    from orderone.gallery.experiment import SOURCES
+
     words = {True: "holds", False: "does not hold", None: "unclear"}
-    authors = {"paper": "the paper", "corrected": "corrected"}
     rows = []
     for finding in entry.findings:
-        source = f"{authors[finding.of]} {finding.erratum}".strip()
+        source = f"{SOURCES[finding.of]} {finding.erratum}".strip()
         rows.append((finding.claim, source, words[finding.holds], finding.numbers))
     return rows
 

@@ -212,6 +212,7 @@ def _show(done: "Sequence[Reproduced]") -> None:
 
 def _details(entry: "Reproduced", out: Console) -> None:
     from orderone.gallery import Grid
+    from orderone.gallery.experiment import SOURCES
 
     for picture in entry.pictures:
         if isinstance(picture, Grid):
@@ -219,7 +220,7 @@ def _details(entry: "Reproduced", out: Console) -> None:
     words = {True: "holds", False: "does not hold", None: "unclear"}
     rows = []
     for finding in entry.findings:
-        source = "the paper"
+        source = SOURCES[finding.of]
         if finding.of == "corrected":
             source = f"as corrected ({finding.erratum})"
         rows.append((finding.claim, source, words[finding.holds], finding.numbers))

@@ -24,6 +24,32 @@ def read_setting(text: str | None, name: str) -> float | dict[str, float] | None
     return mapping
 
 
+def read_start(text: str | None) -> str | float | dict[str, str | float] | None:
+    """Return the start from fan-in, or a mapping from default=fan-in,embedding=0.5,readout=zero."""
+    if text is None or "=" not in text:
+        return None if text is None else start_value(text)
+    mapping: dict[str, str | float] = {}
+    for word in text.split(","):
+        key, equals, value = word.rpartition("=")
+        key = key.strip()
+        if not equals or not key or key in mapping:
+            raise InputError(
+                "init: expected a start, or starts for roles and patterns such as"
+                f" default=fan-in,readout=zero (every key once); got {text!r}",
+                argument="init",
+            )
+        mapping[key] = start_value(value)
+    return mapping
+
+
+def start_value(text: str) -> str | float:
+    """Return a size, or the name of a start."""
+    try:
+        return float(text)
+    except ValueError:
+        return text.strip()
+
+
 def _number(text: str, name: str) -> float:
     try:
         return float(text)
@@ -59,9 +85,9 @@ def read_values(text: str, name: str) -> "LogGrid | list[float]":
     return numbers
 
 
-def read_axes(texts: tuple[str, ...]) -> "dict[str, LogGrid | list[float]]":
+def read_axes(texts: tuple[str, ...]) -> "dict[str, LogGrid | list[float] | list[str | float]]":
     """Return values to try by name, from texts such as lr.embedding=1e-3:1e-1:5."""
-    axes: dict[str, LogGrid | list[float]] = {}
+    axes: dict[str, LogGrid | list[float] | list[str | float]] = {}
     for text in texts:
         name, equals, values = text.rpartition("=")
         if not equals or not name or name in axes:
@@ -70,5 +96,8 @@ def read_axes(texts: tuple[str, ...]) -> "dict[str, LogGrid | list[float]]":
                 f" lr.embedding=1e-3:1e-1:5; got {text!r}",
                 argument="space",
             )
+        if name.partition(".")[0] == "init":
+            axes[name] = [start_value(word) for word in values.split(",")]
+            continue
         axes[name] = read_values(values, name)
     return axes

@@ -1,6 +1,7 @@
 """Print tables for the terminal and JSON for programs."""
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
@@ -18,7 +19,7 @@ COLOURS = {
     "STABLE": "green",
     "PASS": "green",
     "holds": "green",
-    "holds where clear": "yellow",
+    "holds, some undecided": "yellow",
     "holds in part": "yellow",
     "does not hold": "bold red",
     "UNSTABLE": "bold red",
@@ -128,7 +129,10 @@ def print_json(value: object) -> None:
     JSON has no infinity: print it as 1e999, a number that parsers read as infinity or as their
     largest number. NaN becomes null.
     """
-    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False, default=_plain)
+    only_ascii = "utf" not in (sys.stdout.encoding or "").lower()
+    text = json.dumps(
+        _finite(value), indent=2, ensure_ascii=only_ascii, allow_nan=False, default=_plain
+    )
     text = text.replace(json.dumps(INFINITE + "-"), "-1e999")
     text = text.replace(json.dumps(INFINITE), "1e999")
     print(text)

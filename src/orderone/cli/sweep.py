@@ -11,7 +11,7 @@ from orderone.cli.check import explained
 from orderone.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, NEGATIVE, OK
 from orderone.cli.files import check_files, wrote
 from orderone.cli.help import Help
-from orderone.cli.settings import read_axes, read_values
+from orderone.cli.settings import read_axes, read_start, read_values
 from orderone.cli.subject import read_range
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError
@@ -36,6 +36,7 @@ HELP = Help(
             "optimizer",
             "lr",
             "weight_decay",
+            "init",
             "space",
             "steps",
             "schedule",
@@ -52,6 +53,7 @@ HELP = Help(
             "ray",
             "together",
             "threads",
+            "verify",
         ),
         "Output": ("target", "html", "png", "json"),
     },
@@ -67,6 +69,7 @@ def sweep(
     optimizer: str | None = None,
     lr: str = "1e-4:1e-1:10",
     weight_decay: float | None = None,
+    init: str | None = None,
     space: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     depth: str | None = None,
     base: int | None = None,
@@ -96,6 +99,7 @@ def sweep(
     pruner: str | None = None,
     target: int | None = None,
     threads: int = 1,
+    verify: bool = True,
     html: str | None = None,
     png: str | None = None,
     json: bool = False,
@@ -126,6 +130,8 @@ def sweep(
         lr: Learning rates of the smallest model (or of --base): 1e-4:1e-1:16 means 16 values in
             geometric progression; 1e-3,3e-3 is a list.
         weight_decay: Weight decay of the smallest model. Default: the default of torch.optim.
+        init: Start of the base, as for `orderone plan`: fan-in, or default=fan-in,readout=zero. To
+            compare several: --space init=keep,fan-in. Default: the values of the model's own code.
         space: Another setting to try, as NAME=VALUES with values as for --lr: beta2=0.95,0.99, or
             the setting of a role, pattern or optimizer: lr.embedding=1e-3:1e-1:5,
             weight_decay.readout=0, init_scale.*.q_proj.weight=0.5,1. May be repeated.
@@ -166,6 +172,8 @@ def sweep(
         target: Print settings for a model of this width (or depth). Needs several --widths or
             --depths, as --html and --png do.
         threads: Number of torch CPU threads.
+        verify: Let two members of every stack take two steps in the stack and alone, and train one
+            after another if they differ (on a CPU). --no-verify saves these steps.
         html: Write a page with the transfer study to this file. It opens in any browser, offline
             too.
         png: Write a picture of the study to this file.
@@ -214,10 +222,13 @@ def sweep(
         "sampler": sampler,
         "trials": trials,
         "pruner": pruner,
+        "verify": None if verify else False,
         "progress": not json,
     }
     if depth:
         options["depth"] = depth
+    if init is not None:
+        options["init"] = read_start(init)
     try:
         with explained(), show.threads(count(threads, "threads")):
             data_options = DataOptions(source, tokenizer, root, size, batch, length)

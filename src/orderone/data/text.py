@@ -33,10 +33,13 @@ _SKIPPED = {
 _GENERATED = ("_sysconfigdata", "config-", "__pycache__")
 
 
-@lru_cache(maxsize=4)
 def text(size: Count = ENOUGH) -> bytes:
     """Return the first `size` bytes (or fewer, if there are fewer), in the order of file names."""
-    size = count(size, "size")
+    return _text(count(size, "size"))
+
+
+@lru_cache(maxsize=4)
+def _text(size: int) -> bytes:
     folder = Path(sysconfig.get_path("stdlib"))
     content = bytearray()
     for path in _files(folder):

@@ -19,7 +19,11 @@ Parts: TypeAlias = Mapping[str, Callable[[], pd.DataFrame]]
 
 # minutes on two cores; minutes on one large GPU; the sizes of the paper
 SCALES = ("small", "gpu", "paper")
-VERDICTS = ("holds", "holds where clear", "holds in part", "does not hold", "unclear")
+VERDICTS = ("holds", "holds, some undecided", "holds in part", "does not hold", "unclear")
+
+
+# Whose claim a finding is about, and the words for it.
+SOURCES = {"paper": "the paper", "corrected": "corrected", "ours": "ours, not in the paper"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Finding:
     """Verdict of the records on one claim; `holds` is None if they cannot decide it.
 
     `of` is "paper" for a claim of the paper, and "corrected" for a corrected claim, which has the
-    number of its erratum ("S1.4").
+    number of its erratum ("S1.4"). It is "ours" for a statement that the paper assumes, leaves open
+    or does not make; it counts for no verdict.
     """
 
     claim: str
@@ -37,7 +42,7 @@ class Finding:
     erratum: str = ""
 
     def __post_init__(self) -> None:
-        assert self.of in ("paper", "corrected"), self.of
+        assert self.of in SOURCES, self.of
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ class Experiment:
 def verdict(findings: Sequence[Finding], of: str = "paper") -> str:
     """Return one of VERDICTS for all findings about the "paper" or the "corrected" claims.
 
-    "holds where clear" means that some claims cannot be decided and all others hold.
+    "holds, some undecided" means that some claims cannot be decided and all others hold.
     """
     counts = Counter(finding.holds for finding in findings if finding.of == of)
     if counts[False] and counts[True]:
@@ -100,5 +105,5 @@ def verdict(findings: Sequence[Finding], of: str = "paper") -> str:
     if not counts[True]:
         return "unclear"
     if counts[None]:
-        return "holds where clear"
+        return "holds, some undecided"
     return "holds"

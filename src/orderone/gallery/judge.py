@@ -67,7 +67,10 @@ def opposite(verdict: bool | None) -> bool | None:
     return not verdict
 
 
-def finding(claim: str, held: bool | None, numbers: str, erratum: str = "") -> Finding:
+def finding(
+    claim: str, held: bool | None, numbers: str, erratum: str = "", of: str = "paper"
+) -> Finding:
     """Return a finding about the paper's claim, or with an erratum about the corrected one."""
-    of = "corrected" if erratum else "paper"
+    if erratum:
+        of = "corrected"
     return Finding(claim, held, numbers, of, erratum)

@@ -18,6 +18,7 @@ import pandas as pd
 
 from orderone.core.errors import InputError
 from orderone.core.locks import locked
+from orderone.core.schema import read_json
 from orderone.gallery.experiment import Experiment, Records
 from orderone.measure.records import VERSIONS
 
@@ -116,16 +117,28 @@ def read_records(folder: Path) -> Records:
 
 def read_provenance(folder: Path) -> Provenance:
     """Read the provenance of a folder of one experiment and scale."""
-    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    path = folder / RECORD
+    try:
+        record = read_json(path)
+    except ValueError as error:
+        raise InputError(
+            f"{path}: expected JSON: {error}; measure again", "damaged-file"
+        ) from error
     if not isinstance(record, dict) or not isinstance(record.get("parts"), dict):
-        message = f"{folder / RECORD}: expected a JSON object with parts; measure again"
+        message = f"{path}: expected a JSON object with parts; measure again"
         raise InputError(message, "damaged-file")
     return record
 
 
 def read_part(folder: Path, part: str) -> pd.DataFrame:
     """Read one part from its file."""
-    return pd.read_csv(folder / file_of(part), keep_default_na=False, na_values=["", "nan"])
+    path = folder / file_of(part)
+    try:
+        return pd.read_csv(path, keep_default_na=False, na_values=["", "nan"])
+    except ValueError as error:  # of pandas and of the text encoding
+        raise InputError(
+            f"{path}: expected a table: {error}; measure again", "damaged-file"
+        ) from error
 
 
 def file_of(part: str) -> str:

@@ -18,7 +18,6 @@ QUANTITY_ORDER = (
     "score change",
     "scores",
     "update",
-    "relative update",
     "weight",
     "decay",
     "gradient",

@@ -29,7 +29,7 @@ PAPERS = {
 # CSS class of a verdict, which sets its colour.
 CLASSES = {
     "holds": "holds",
-    "holds where clear": "part",
+    "holds, some undecided": "part",
     "holds in part": "part",
     "does not hold": "fails",
     "unclear": "unclear",

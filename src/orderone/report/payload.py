@@ -12,8 +12,10 @@ from orderone.report.cube import Cube, cube
 from orderone.report.inputs import CheckInput
 from orderone.report.verdicts import COLOURS, INK_ON, ORDER, UNJUDGED, first_quantity, ranked
 
-DIGITS = 4  # more than a screen can show; a model of 300 modules stays below a few MB
+DIGITS = 4  # more than a screen can show
+STEPS = 2000  # per decade: an error of at most 0.06 %; `data.js` has the same number
 JsonNumber: TypeAlias = float | int | None
+JsonSize: TypeAlias = int | str | None
 
 
 def payload(check: CheckInput) -> str:
@@ -38,16 +40,16 @@ def payload(check: CheckInput) -> str:
     )
 
 
-def _rms(records: Cube) -> list[list[list[JsonNumber] | None]]:
+def _rms(records: Cube) -> list[list[list[JsonSize] | None]]:
     """Return the (step, size, seed) values of every module and quantity in one list.
 
-    A quantity that a module does not have is null.
+    A quantity that a module does not have is null. `sizes` explains the form of the lists.
     """
     modules = []
     for values, known in zip(records.rms, records.known, strict=True):
         quantities = []
         for rms, has_records in zip(values, known, strict=True):
-            quantities.append(numbers(rms.ravel()) if has_records else None)
+            quantities.append(sizes(rms.ravel()) if has_records else None)
         modules.append(quantities)
     return modules
 
@@ -80,6 +82,26 @@ def _losses(check: CheckInput) -> list[list[object]]:
 def numbers(values: ArrayLike) -> list[JsonNumber]:
     """Round numbers. NaN and infinity, which JSON does not have, become null."""
     return [_number(float(value)) for value in np.asarray(values, float)]
+
+
+def sizes(values: ArrayLike) -> list[JsonSize]:
+    """Return sizes as differences of logarithms, in units of 1/STEPS of a decade.
+
+    The values of neighbouring seeds and widths are alike, so that their differences are short and
+    compress well. Zero becomes "0". NaN and infinity become null. Both are skipped by differences.
+    """
+    encoded: list[JsonSize] = []
+    last = 0
+    for value in np.asarray(values, float):
+        if not math.isfinite(value):
+            encoded.append(None)
+        elif value <= 0:
+            encoded.append("0")
+        else:
+            now = round(math.log10(value) * STEPS)
+            encoded.append(now - last)
+            last = now
+    return encoded
 
 
 def _number(value: float) -> JsonNumber:

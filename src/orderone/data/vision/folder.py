@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from orderone.core.errors import InputError
+from orderone.core.file_digests import file_digests
 from orderone.core.optional import need
 from orderone.data.augment.crop import Chances, draw_chances, place_boxes
 from orderone.data.draws import Draws
@@ -77,7 +78,10 @@ class Files:
         self.shape = torch.Size((3, size, size))
         self.classes = len(names)
         self._ahead: tuple[Request, list[Future[Tensor]]] | None = None
-        lines = [f"{path.parent.name}/{path.name} {path.stat().st_size}" for path, _ in self.paths]
+        digests = file_digests([path for path, _ in self.paths])
+        lines: list[str] = []
+        for (path, _), digest in zip(self.paths, digests, strict=True):
+            lines.append(f"{path.parent.name}/{path.name} {digest}")
         listing = "\n".join(lines)
         self.fingerprint = f"{sha256(listing.encode()).hexdigest()[:16]} {size}"
 

@@ -86,7 +86,7 @@ def judge(records: Records) -> list[Finding]:
         _all("α = 1 in every layer, at every step", alpha, "1"),
         _all("ω = 1/2 at the readout, as SP and NTK assume", readout, "1/2"),
         _all("ω = 1 at the readout, from the first step on", readout, "1", "S0.5"),
-        _all("u = 1 in every layer, from the first step on", first, "1"),
+        _all("u = 1 in every layer, already at the first step", first, "1", of="ours"),
         _all("u = 1/2 at the first step", first, "1/2", "S0.6"),
         _rise(only(u, rule="mup")),
         _all("α = 1/2 on held-out tokens", only(held, kind="alpha"), "1/2", "S0.5"),
@@ -99,14 +99,16 @@ def judge(records: Records) -> list[Finding]:
     ]
 
 
-def _all(claim: str, lines: pd.DataFrame, exponent: str, erratum: str = "") -> Finding:
+def _all(
+    claim: str, lines: pd.DataFrame, exponent: str, erratum: str = "", of: str = "paper"
+) -> Finding:
     verdicts = [holds(exponent, line, BEND) for _, line in lines.iterrows()]
     half = ((lines.high - lines.low) / 2).median()
     numbers = (
         f"measured {lines.measured.min():.2f} to {lines.measured.max():.2f}, intervals ± "
         f"{half:.2f}; {verdicts.count(True)} of {len(verdicts)} agree"
     )
-    return finding(claim, together(verdicts), numbers, erratum)
+    return finding(claim, together(verdicts), numbers, erratum, of)
 
 
 def _rise(u: pd.DataFrame) -> Finding:

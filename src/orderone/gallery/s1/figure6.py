@@ -246,7 +246,7 @@ def _limits(scales: pd.DataFrame) -> list[Finding]:
     either = "Curves collapse up to the depth of a law of trainable depth, 6 ξ₂ or 12 ξ₂"
     neither = f"{' and '.join(str(LIMITS[k]) for k in ratios)} layers are neither 6 ξ₂ nor 12 ξ₂"
     return [
-        Finding(either, lawful, numbers),
+        Finding(either, lawful, numbers, "ours"),
         Finding(neither, opposite(lawful), numbers, "corrected", "S1.10"),
     ]
 

@@ -230,6 +230,6 @@ def _start(frame: Frame) -> list[Finding]:
     claim = "(12) predicts g_aa for every length of the input"
     corrected = "With the lengths of every layer instead of q*, (12) predicts g_aa for every input"
     return [
-        Finding(claim, holds["printed"], numbers),
+        Finding(claim, holds["printed"], numbers, "ours"),
         Finding(corrected, holds["general"], numbers, "corrected", "S1.3"),
     ]

@@ -95,7 +95,8 @@ def _every_length_ends(fixed: Frame) -> Finding:
     """Judge whether lengths stay constant in the second half of the layers."""
     grows = fixed.growth_low > SAME
     holds = where_known(not grows.any(), fixed.growth_low)
-    return Finding("All of these lengths have fixed points", holds, _growing(fixed[grows]))
+    claim = "All of these lengths have fixed points"
+    return Finding(claim, holds, _growing(fixed[grows]), "ours")
 
 
 def _ends_unless_it_diverges(fixed: Frame) -> Finding:

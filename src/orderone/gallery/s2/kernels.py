@@ -159,7 +159,10 @@ def _norms(row: Line) -> Iterator[Finding]:
     }
     verdicts = close if known([row.measured, row.error]) else dict.fromkeys(close)
     yield Finding(
-        "epsilon is outside the root of a norm, as printed in (1.36)", verdicts["outside"], numbers
+        "epsilon is outside the root of a norm, as the scan of (1.36) can be read",
+        verdicts["outside"],
+        numbers,
+        "ours",
     )
     yield Finding(
         "epsilon is inside the root of a norm", verdicts["inside"], numbers, "corrected", "S2.1"
