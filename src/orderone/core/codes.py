@@ -657,6 +657,24 @@ SWEEP: dict[str, str] = {
         "With one seed there is no estimate of the variation between seeds, so no interval and no"
         " verdict. Run two seeds or more, better three."
     ),
+    "tokens-do-not-vary": (
+        "A forecast for another number of tokens needs trainings with three or more numbers of"
+        " tokens at the same size. Sweep the steps (space={'steps': [...]}), add a column tokens to"
+        " the table, or leave out tokens= for the number of tokens of the study."
+    ),
+    "loss-rises": (
+        "The loss at the best learning rate rises with the size, so no power law can be"
+        " extrapolated. Larger models should not be worse: check the model with o1.coord_check,"
+        " train longer, and look at the grid of learning rates."
+    ),
+    "needs-histories": (
+        "The loss curves of sizes can be compared only with the training losses of every step. A"
+        " sweep has them; for a table of your own, pass histories={key: losses} and a column key."
+    ),
+    "history-too-short": (
+        "Loss curves are compared in windows of a twentieth of the training, so a training needs"
+        " 20 steps or more."
+    ),
     "optimum-outside-grid": (
         "The best learning rate of a size is at the end of the grid, or all its learning rates"
         " diverged, so its value is unknown. Add learning rates on the side that the message names."
