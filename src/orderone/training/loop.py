@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from orderone.measure.size_monitor import SizeMonitor
 from orderone.training import interrupts
 from orderone.training.outcome import recent_loss
 from orderone.training.settings import Settings
@@ -78,6 +79,7 @@ class TrainingLoop:
         self.evaluation: list[tuple[int, float]] = []  # (updates done, held-out loss)
         self.seconds: float = 0.0
         self.stopped_at: int | None = None  # updates done when `report` stopped it
+        self.monitor: SizeMonitor | None = None
 
     @property
     def done(self) -> int:
@@ -185,6 +187,8 @@ class TrainingLoop:
             values["gradient_norm"] = float(whole(self.gradient_norm))
         if self.evaluation and self.evaluation[-1][0] == self.done:
             values["evaluation"] = self.evaluation[-1][1]
+        if self.monitor is not None:
+            values |= self.monitor.read()
         for sink in self.sinks:
             sink.log(self.done, values)
 

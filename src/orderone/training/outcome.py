@@ -13,6 +13,8 @@ import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
+from orderone.measure.size_monitor import Size
+
 TAIL = 10  # the last 1/10 of the steps
 
 
@@ -31,6 +33,7 @@ class Trained:
     diverged_at: int | None
     seconds: float
     notes: tuple[str, ...] = ()  # on the data
+    sizes: tuple[Size, ...] = field(default=(), repr=False)  # of activations (`sizes_every`)
 
     def __repr__(self) -> str:
         updates = f"{len(self.losses)} updates in {self.seconds:.1f} s"

@@ -14,6 +14,7 @@ from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
+from orderone.measure.size_monitor import SizeMonitor
 from orderone.optimizers.registry import set_training_mode
 from orderone.planning import Plan
 from orderone.planning.plan import fused_options
@@ -68,6 +69,7 @@ def train(
     seed: Count = 0,
     evaluate_every: Count | None = None,
     report_every: Count = 10,
+    sizes_every: Count | None = None,
     sinks: Sinks = None,
     checkpoint: FilePath = None,
     checkpoint_seconds: Number = 600.0,
@@ -99,7 +101,10 @@ def train(
         seed: Seed of the data and of dropout, and of the values that a start (`init`) draws.
         evaluate_every: Updates between held-out losses; by default at the end only.
         report_every: Updates between reports to `sinks`.
-        sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), or a list of these.
+        sizes_every: Updates between records of the sizes of activations. The next report has them,
+            relative to their start, as `sizes/NAME`; `Trained.sizes` has all of them.
+        sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), MLflow(...), or a list
+            of these.
         checkpoint: File (.safetensors) to continue from. It is written every
             `checkpoint_seconds`, on Ctrl-C, and at the end.
         strategy: "ddp" or "fsdp" under torchrun; by default ddp there. Each process trains on its
@@ -147,6 +152,11 @@ def train(
         saved = None
         if path is not None:
             saved = TrainCheckpoint(path, world, identity, copy_of(loop))
+        if sizes_every is not None:
+            monitor = SizeMonitor(
+                step.forward, step.optimizer, plan=plan, every=count(sizes_every, "sizes_every")
+            )
+            loop.monitor = stack.enter_context(monitor)
         set_seed(seed + world.rank)  # dropout differs between processes
         return _run(loop, saved)
 
@@ -239,6 +249,7 @@ def _run(loop: TrainingLoop, checkpoint: Checkpoint | None) -> Trained:
         diverged_at=loop.diverged_at,
         seconds=loop.seconds,
         notes=tuple(loop.step.source.notes_on(loop.done * loop.settings.accumulate)),
+        sizes=() if loop.monitor is None else tuple(loop.monitor.sizes),
     )
 
 
