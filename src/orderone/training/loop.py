@@ -10,19 +10,21 @@ import time
 from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from orderone.measure.size_monitor import SizeMonitor
 from orderone.training import interrupts
 from orderone.training.outcome import recent_loss
 from orderone.training.settings import Settings
 from orderone.training.sinks import Sink
 from orderone.training.step import Step
 from orderone.training.world import World, whole
+
+if TYPE_CHECKING:
+    from orderone.measure.size_monitor import SizeMonitor
 
 # updates done, mean of the recent losses -> whether to stop the training
 LossReport: TypeAlias = Callable[[int, float], bool]

@@ -14,7 +14,6 @@ from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
-from orderone.measure.size_monitor import SizeMonitor
 from orderone.optimizers.registry import set_training_mode
 from orderone.planning import Plan
 from orderone.planning.plan import fused_options
@@ -153,6 +152,8 @@ def train(
         if path is not None:
             saved = TrainCheckpoint(path, world, identity, copy_of(loop))
         if sizes_every is not None:
+            from orderone.measure.size_monitor import SizeMonitor  # takes a second
+
             monitor = SizeMonitor(
                 step.forward, step.optimizer, plan=plan, every=count(sizes_every, "sizes_every")
             )
