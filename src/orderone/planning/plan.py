@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from orderone.core.errors import InputError
 from orderone.core.notebook import notebook_html
 from orderone.core.roles import Role
-from orderone.observe.inventory import inventory, unwrap
+from orderone.observe.inventory import tensors_of, unwrap
 from orderone.optimizers import row_rates
 from orderone.optimizers.combined import CombinedOptimizer
 from orderone.optimizers.registry import registered_name
@@ -504,12 +504,8 @@ class Plan:
 
         Sharding and `to_empty` replace parameters.
         """
-        tensors: dict[str, Tensor] = {}
-        shapes: dict[str, tuple[int, ...]] = {}
-        for name, item in inventory(self.bound() if model is None else model).items():
-            tensors[name] = item.tensor
-            shapes[name] = item.shape
-        _same_tensors(self.rows, shapes)
+        tensors = tensors_of(self.bound() if model is None else model)
+        _same_tensors(self.rows, {name: tuple(x.shape) for name, x in tensors.items()})
         return tensors
 
 
