@@ -46,7 +46,7 @@ from orderone.planning.roles.standalone import (
     with_parts,
 )
 from orderone.planning.settings import Subject
-from orderone.rules.parameterizations import Factors, Growth, tied_multiplier, width_factors
+from orderone.rules.axes import Factors, Growth, tied_multiplier, width_factors
 from orderone.theory.exponents.updates import update_law
 from orderone.theory.scaling import GROUPS, group_rate, is_strategy
 

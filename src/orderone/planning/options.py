@@ -29,7 +29,7 @@ from orderone.planning.settings import (
 )
 from orderone.planning.start_setting import KEPT, InitInput, StartSetting
 from orderone.planning.supported import check_model
-from orderone.rules.parameterizations import DECAY, DEPTH_RULES, Factors, decay_factor
+from orderone.rules.axes import DECAY, DEPTH_RULES, Factors, decay_factor
 from orderone.theory.exponents import (
     GAUGES,
     MATRIX_ROLES,

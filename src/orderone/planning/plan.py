@@ -34,7 +34,7 @@ from orderone.planning import apply, schedule, text
 from orderone.planning.draw import Draw
 from orderone.planning.start_sizes import StartReport, start_report
 from orderone.planning.supported import has_sparse_gradients
-from orderone.rules.parameterizations import Factors, Growth
+from orderone.rules.axes import Factors, Growth
 
 if TYPE_CHECKING:
     import pandas

@@ -7,8 +7,8 @@ The path of a learning rate:
     roles/resolve.py             role of the tensor, and the growth of its fan-in and fan-out
     options.py                   `Request.parameterization`: the rule for this update law.
     rules/parameterizations.py   `get`: a and b of the rule; c comes from
-                                 theory/exponents/solver.py. `width_factors`: factors of this role,
-                                 growth and update law
+                                 theory/exponents/solver.py
+    rules/axes/width.py          `width_factors`: factors of this role, growth and update law
     `_factors`                   divides by the factor that torch.optim.Muon applies to lr
     start.py                     initial sizes of the base, if the user asks for a start
     adjustments.py               in this order: weight norm, constants in the forward code, residual
@@ -50,7 +50,7 @@ from orderone.planning.roles.resolve import (
 from orderone.planning.roles.standalone import roles_at_all_sizes
 from orderone.planning.settings import Subject
 from orderone.planning.start import order_one_sizes, started
-from orderone.rules.parameterizations import Factors, Growth, width_factors
+from orderone.rules.axes import Factors, Growth, width_factors
 
 
 def relative_plan(model: nn.Module, base: Base, request: Request, facts: ForwardFacts) -> Plan:
