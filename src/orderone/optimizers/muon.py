@@ -188,7 +188,7 @@ def class_for(
 ) -> type[Optimizer]:
     """Return `Muon` in place of torch.optim.Muon for stacks and conventions that torch lacks."""
     needs_ours = any(len(shape) == 3 for shape in shapes)
-    needs_ours |= convention_name(convention) not in OF_TORCH
+    needs_ours |= convention not in (None, *OF_TORCH)
     if kind is torch.optim.Muon and needs_ours:
         return Muon
     return kind

@@ -33,23 +33,23 @@ ADAMW = "adamw"
 MatrixShape: TypeAlias = Annotated[Sequence[int], UserInput]
 
 
-def _original(out: float, into: float) -> float:
+def _original(out: int, into: int) -> float:
     return math.sqrt(max(1.0, out / into))
 
 
-def _match_rms_adamw(out: float, into: float) -> float:
+def _match_rms_adamw(out: int, into: int) -> float:
     return ADAMW_RMS * math.sqrt(max(out, into))
 
 
-def _spectral(out: float, into: float) -> float:
+def _spectral(out: int, into: int) -> float:
     return math.sqrt(out / into)
 
 
-def _none(out: float, into: float) -> float:
+def _none(out: int, into: int) -> float:
     return 1.0
 
 
-MUON_CONVENTIONS: dict[str, Callable[[float, float], float]] = {
+MUON_CONVENTIONS: dict[str, Callable[[int, int], float]] = {
     "original": _original,
     "match_rms_adamw": _match_rms_adamw,
     "spectral": _spectral,

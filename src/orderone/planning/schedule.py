@@ -176,7 +176,7 @@ def check_conventions(plan: "Plan", optimizer: Optimizer, model: nn.Module | Non
                     f" plan(..., optimizer=functools.partial(orderone.optimizers.Muon,"
                     f" {CONVENTION}={present!r}))"
                 )
-                raise BrokenRatios(message, "setting-of-the-plan", argument=CONVENTION)
+                raise BrokenRatios(message, argument=CONVENTION)
 
 
 def _same_setting(setting: str, group: dict[str, Any], row: "Row", number: int) -> None:
