@@ -60,6 +60,10 @@ class Mixture(nn.Module):
         return self.head(h + self.mix(h.unsqueeze(-1)).squeeze(-1))
 
 
+def in_convention(kind: type[torch.optim.Muon], convention: str) -> Any:
+    return partial(kind, adjust_lr_fn=convention)
+
+
 def batch() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(32, 8, generator=generator)
@@ -177,7 +181,7 @@ def test_plans_in_all_conventions_take_the_same_steps(kind):
     assert shape is not None
     for convention in (*MUON_CONVENTIONS, *ALIASES):
         lr = convert_muon_lr(0.02, shape, "original", convention)
-        optimizer = partial(kind, adjust_lr_fn=convention)
+        optimizer = in_convention(kind, convention)
         plan = o1.plan(mlp(128), base=mlp(32), optimizer=optimizer, lr={"muon": lr, "adamw": 1e-3})
         plan.apply()
         row = plan["2.weight"]
@@ -190,7 +194,7 @@ def test_plans_in_all_conventions_take_the_same_steps(kind):
 
 
 def test_the_convention_is_saved_with_the_plan(tmp_path):
-    optimizer = partial(torch.optim.Muon, adjust_lr_fn="match_rms_adamw")
+    optimizer = in_convention(torch.optim.Muon, "match_rms_adamw")
     plan = o1.plan(mlp(64), base=mlp(32), optimizer=optimizer, lr=0.02)
     plan.save(tmp_path / "plan.json")
     loaded = o1.Plan.load(tmp_path / "plan.json")
@@ -215,7 +219,7 @@ def test_absolute_rates_are_for_the_convention_of_the_step():
     """(d_o / d_i)^1/2 in total, whatever part of it the step applies."""
     steps = []
     for convention in MUON_CONVENTIONS:
-        optimizer = partial(Muon, adjust_lr_fn=convention)
+        optimizer = in_convention(Muon, convention)
         plan = o1.plan(mlp(64), base="absolute", rule="mup", optimizer=optimizer, lr=0.02)
         row = plan["2.weight"]
         steps.append(row.lr * muon_factor(row.shape, convention))
@@ -227,7 +231,7 @@ def test_absolute_rates_are_for_the_convention_of_the_step():
 def test_a_check_passes_in_every_convention(convention):
     check = o1.coord_check(
         mlp, widths=[32, 64, 128, 256], batches=batch(), steps=3, seeds=2, lr=0.02,
-        optimizer=partial(Muon, adjust_lr_fn=convention),
+        optimizer=in_convention(Muon, convention),
     )  # fmt: skip
     assert check.passed, str(check)
 
@@ -292,7 +296,7 @@ def test_a_sweep_stacks_experts():
 
 
 def test_a_sweep_stacks_a_convention():
-    optimizer = partial(torch.optim.Muon, adjust_lr_fn="spectral")
+    optimizer = in_convention(torch.optim.Muon, "spectral")
     options: dict[str, Any] = {"widths": [16, 32], "steps": 4, "data": batch(), "device": "cpu"}
     space = {"lr": [1e-2, 1e-1]}
     stacked = o1.sweep(mlp, space=space, stacked=True, optimizer=optimizer, **options)

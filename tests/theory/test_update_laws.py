@@ -8,7 +8,7 @@ from support.errors import refuses
 
 from orderone import rules
 from orderone.core.roles import MATRIX_ROLES
-from orderone.rules.parameterizations import Growth, depth_factors, width_factors
+from orderone.rules.axes import Growth, depth_factors, width_factors
 from orderone.theory.exponents import UpdateLaw, canonical, max_lr, shampoo, soap, stability
 from orderone.theory.exponents.matrix_laws import SIDES, VARIANTS
 from orderone.theory.exponents.updates import update_law

@@ -19,6 +19,7 @@ from orderone.core.errors import InputError
 from orderone.optimizers.muon_rates import convention_name, muon_factor
 from orderone.optimizers.record import Algorithm, Shape, TensorScale
 from orderone.optimizers.update import Options, Settings, State, Update
+from orderone.rules.axes import Memory
 
 REST = "adamw"  # optimizer of all other tensors
 CONVENTION = "adjust_lr_fn"  # torch's name of the convention of lr
@@ -208,4 +209,5 @@ MUON = Algorithm(
     rate_factor=muon_factor,
     check_options=_check_options,
     changes=_changes,
+    memory=Memory.MOMENTUM,
 )

@@ -13,7 +13,14 @@ from orderone.core.errors import one_of
 from orderone.core.inputs import Name
 from orderone.rules.axes.axis import Axis, Memory, ScaledTensor
 from orderone.rules.axes.batch import POWER_BATCH, SDE_BATCH
-from orderone.rules.axes.decay import DECAY, decay_factor
+from orderone.rules.axes.decay import (
+    DECAY,
+    INDEPENDENT,
+    PROPORTIONAL,
+    SQRT,
+    TIMESCALE,
+    decay_factor,
+)
 from orderone.rules.axes.depth import DEPTH_RULES, depth_factors
 from orderone.rules.axes.tokens import POWER_TOKENS, SDE_TOKENS
 from orderone.rules.axes.width import paper_multiplier, tied_multiplier, width_factors, width_of
@@ -35,6 +42,10 @@ __all__ = [
     "DECAY",
     "DEPTH_RULES",
     "HORIZONS",
+    "INDEPENDENT",
+    "PROPORTIONAL",
+    "SQRT",
+    "TIMESCALE",
     "Axis",
     "Factors",
     "Growth",
