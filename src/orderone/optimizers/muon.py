@@ -14,6 +14,7 @@ from torch import Tensor
 from orderone.core.errors import InputError
 from orderone.optimizers.record import Algorithm, Shape, TensorScale
 from orderone.optimizers.update import Options, Settings, State, Update
+from orderone.rules.axes import Memory
 
 REST = "adamw"  # optimizer of all other tensors
 
@@ -101,4 +102,5 @@ MUON = Algorithm(
     scaled_eps=_scaled_eps,
     rate_factor=_rate_factor,
     check_options=_check_options,
+    memory=Memory.MOMENTUM,
 )

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from orderone.core.errors import InputError
 from orderone.optimizers.update import Options, Update
+from orderone.rules.axes import Memory
 from orderone.theory.exponents.updates import UpdateLaw, update_law
 
 Eps: TypeAlias = float | tuple[float | None, float] | None
@@ -82,6 +83,9 @@ class Algorithm:
     decay_is_known: bool = True  # False: weight decay cannot be planned
     takes_complex: bool = True  # its step accepts complex tensors
     takes_sparse: bool = False  # its step accepts sparse gradients
+    # how it remembers gradients, for rules of batch size and tokens; None: there is no such rule
+    memory: Memory | None = None
+    averages: str | None = None  # setting with the betas of its averages: "betas" or "alpha"
 
     @property
     def label(self) -> str:
@@ -116,6 +120,20 @@ class Algorithm:
         if self.rest is None:
             return (self.name,)
         return (self.name, self.rest)
+
+    @property
+    def betas(self) -> tuple[float, ...] | None:
+        """The betas of its averages: the user's, or the defaults of the constructor."""
+        if self.averages is None:
+            return None
+        value = self.options.get(self.averages)
+        if value is None and self.user_class is not None:
+            value = default_of(self.user_class, self.averages)
+        if value is None:
+            value = default_of(self.torch_class, self.averages)
+        if isinstance(value, (tuple, list)):
+            return tuple(float(beta) for beta in value)
+        return None if value is None else (float(value),)
 
     def has_setting(self, name: str) -> bool:
         """Return whether the constructor takes this keyword."""

@@ -46,7 +46,14 @@ from orderone.planning.roles.standalone import (
     with_parts,
 )
 from orderone.planning.settings import Subject
-from orderone.rules.parameterizations import Factors, Growth, tied_multiplier, width_factors
+from orderone.rules.axes import (
+    INDEPENDENT,
+    PROPORTIONAL,
+    Factors,
+    Growth,
+    tied_multiplier,
+    width_factors,
+)
 from orderone.theory.exponents.updates import update_law
 from orderone.theory.scaling import GROUPS, group_rate, is_strategy
 
@@ -61,6 +68,13 @@ def absolute_plan(
         message = (
             "base: gauge and depth describe what changes between a base and the model, and this"
             " plan is absolute; pass a base, or leave gauge and depth out"
+        )
+        raise InputError(message, "needs-base", argument="base")
+    if not request.horizon.is_empty or request.decay not in (INDEPENDENT, PROPORTIONAL):
+        message = (
+            "base: batch, tokens, further axes and decay='timescale', 'sqrt' or 'inverse-width'"
+            " describe what changes between a base and the model, and this plan is absolute; pass a"
+            " base, or leave them out"
         )
         raise InputError(message, "needs-base", argument="base")
     if not request.init.keeps_all:
@@ -206,7 +220,8 @@ def _row(
         multiplier=1.0 if multiplier is None else multiplier,
         init_std=init_std * init_scale,
         lr=request.lr_of(algorithm, subject) * rate * factors.lr,
-        weight_decay=request.scaled_weight_decay(algorithm, subject, decay_factors),
+        weight_decay=request.weight_decay_of(algorithm, subject)
+        * request.decay_factor(algorithm, decay_factors, role, Growth()),
         eps=request.scaled_eps(algorithm, evidence, factors),
         reason="; ".join((reason, *request.settings_reason(subject))),
         optimizer=algorithm.name,

@@ -30,9 +30,10 @@ from orderone.optimizers.table import (
 )
 from orderone.planning import apply, schedule, text
 from orderone.planning.draw import Draw
+from orderone.planning.origins import Origin
 from orderone.planning.start_sizes import StartReport, start_report
 from orderone.planning.supported import has_sparse_gradients
-from orderone.rules.parameterizations import Factors, Growth
+from orderone.rules.axes import Factors, Growth
 
 if TYPE_CHECKING:
     import pandas
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from orderone.planning.init_check import Observation
     from orderone.planning.options import ExampleBatch
 
-# optimizer, lr, weight decay, eps, settings of rows
-GroupKey: TypeAlias = tuple[str, float, float, Eps, str]
+# optimizer, lr, weight decay, eps, betas, settings of rows
+GroupKey: TypeAlias = tuple[str, float, float, Eps, tuple[float, ...] | None, str]
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,10 @@ class Row:
     order_one: float | None = None
     draw: Draw | None = None  # how values are drawn, if a start replaces those of the model's code
     blocks: tuple[Block, ...] = ()  # rows with settings of their own
+    # factors of batch size, tokens and further axes; part of lr, weight_decay, eps and betas
+    horizon: Factors = field(default_factory=Factors)
+    betas: tuple[float, ...] | None = None  # of the optimizer's averages, if an axis changes them
+    origins: tuple[Origin, ...] = ()  # factors by axis; their product makes the row
 
     def rms(self, value: "Callable[[Row | Block], float]") -> float:
         """Return the root mean square of a setting over all entries of the tensor."""
@@ -150,6 +155,14 @@ class Row:
             "decoupled": record.law not in ("sgd", "adam"),
             "blocks": blocks,
         }
+
+    @property
+    def averages(self) -> dict[str, float | tuple[float, ...]]:
+        """Betas of the optimizer's averages as a setting of its groups; empty if none changes."""
+        setting = None if self.betas is None else record_named(self.optimizer).averages
+        if setting is None or self.betas is None:
+            return {}
+        return {setting: self.betas if len(self.betas) > 1 else self.betas[0]}
 
     @property
     def rule_std(self) -> float:
@@ -223,6 +236,10 @@ class Settings:
     gauge: str = "folded"
     depth: str | None = None
     decay: str = "independent"
+    horizon: str | None = None  # rule for batch size and tokens
+    # base and target on axes beside width and depth: batch, tokens, and those of third parties
+    axes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    critical_batch: float | None = None
     decay_vectors: bool = True
     relative: bool = True
     # whole numbers of the base's Hugging Face configuration
@@ -295,12 +312,14 @@ class Plan:
     def __str__(self) -> str:
         return text.render(self)
 
-    def table(self, *, wide: bool = False) -> str:
+    def table(self, *, wide: bool = False, origins: bool | None = None) -> str:
         """Return the plan as text, as `print(plan)` shows it.
 
-        `wide=True` gives every row one line, however long.
+        `wide=True` gives every row one line, however long. `origins` says whether a second table
+        lists every factor by its origin; by default it does if the plan has axes beside width and
+        depth, or another convention of weight decay than "independent" and "proportional".
         """
-        return text.render(self, wide)
+        return text.render(self, wide, origins)
 
     def __getitem__(self, name: str) -> Row:
         for row in self.rows:
@@ -387,6 +406,8 @@ class Plan:
                     f" plan(..., {name}={options[name]!r})"
                 )
                 raise InputError(message, "setting-of-the-plan", argument=name)
+        for name in options:
+            self._check_option(name)
         options = {**self.user_options, **options}
         if record_named(self.settings.optimizer).rest is not None:
             made = self._with_rest(model, options)
@@ -399,6 +420,17 @@ class Plan:
         if not self.applied:
             apply.remind(self, self.bound() if model is None else unwrap(model), made)
         return made
+
+    def _check_option(self, name: str) -> None:
+        """Raise an InputError if the plan scales this option of the optimizer."""
+        for row in self.rows:
+            if row.betas is not None and record_named(row.optimizer).averages == name:
+                message = (
+                    f"optimizer: the plan scales {name} with batch size and tokens; pass the value"
+                    " of the base to the plan instead:"
+                    f" plan(..., optimizer=functools.partial(AdamW, {name}=...))"
+                )
+                raise InputError(message, "setting-of-the-plan", argument=name)
 
     def _class(self) -> type[Optimizer]:
         if self.user_class is not None:
@@ -553,13 +585,15 @@ def _param_groups(rows: Sequence[Row], tensors: "Mapping[str, Tensor]") -> list[
 
 
 def _group_key(row: Row) -> GroupKey:
-    return (row.optimizer, row.lr, row.weight_decay, row.eps, str(row.row_settings))
+    rows = str(row.row_settings)
+    return (row.optimizer, row.lr, row.weight_decay, row.eps, row.betas, rows)
 
 
 def _group_settings(row: Row) -> dict[str, Any]:
     settings: dict[str, Any] = {"lr": row.lr, "weight_decay": row.weight_decay}
     if row.eps is not None:
         settings["eps"] = row.eps
+    settings |= row.averages
     rows = row.row_settings
     if rows is not None:
         row_rates.activate()

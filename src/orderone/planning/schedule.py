@@ -142,7 +142,9 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
         for row in rows:
             in_groups.add(row.name)
             for setting in ("weight_decay", "eps"):
-                _same_setting(setting, group, row, number)
+                _same_setting(setting, getattr(row, setting), group, row, number)
+            for setting, planned in row.averages.items():
+                _same_setting(setting, planned, group, row, number)
             _same_rows(optimizer, group, row, number)
         wanted.append(rows[0].lr if rows else 0.0)
     missing = [row.name for row in plan.rows if row.name not in in_groups]
@@ -155,10 +157,11 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
     return wanted
 
 
-def _same_setting(setting: str, group: dict[str, Any], row: "Row", number: int) -> None:
-    if setting not in group or getattr(row, setting) is None:
+def _same_setting(
+    setting: str, planned: object, group: dict[str, Any], row: "Row", number: int
+) -> None:
+    if setting not in group or planned is None:
         return
-    planned = getattr(row, setting)
     present = group[setting]
     pairs = list(zip(_as_tuple(planned), _as_tuple(present), strict=True))
     for ours, theirs in pairs:
@@ -186,8 +189,8 @@ def _same_rows(optimizer: Optimizer, group: dict[str, Any], row: "Row", number: 
 
 def _as_tuple(value: object) -> tuple[Any, ...]:
     """Return the numbers of a setting; eps of Adafactor is a pair."""
-    if isinstance(value, tuple):
-        return value
+    if isinstance(value, (tuple, list)):
+        return tuple(value)
     return (value,)
 
 

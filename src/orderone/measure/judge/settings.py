@@ -36,7 +36,7 @@ from orderone.measure.observations import StudyResult
 from orderone.observe.quantities import Quantity
 from orderone.optimizers.table import record_named
 from orderone.planning.plan import Row
-from orderone.rules.parameterizations import decay_factor
+from orderone.rules.axes import decay_factor
 
 # settings that set a time scale in steps, which is the same at every size
 TIME_SCALES = (

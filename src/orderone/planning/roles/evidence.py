@@ -33,7 +33,7 @@ from orderone.planning.roles.vocabulary import (
     QUERIES_KEYS_VALUES,
     TABLES,
 )
-from orderone.rules.parameterizations import Growth
+from orderone.rules.axes import Growth
 
 OVERRIDES = (*ROLES, Role.FIXED)
 
