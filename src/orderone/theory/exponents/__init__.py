@@ -16,6 +16,7 @@ from orderone.theory.exponents.parameterization import (
 )
 from orderone.theory.exponents.sizes import rms
 from orderone.theory.exponents.solver import Condition, InfeasibleError, Solution, max_lr, solve
+from orderone.theory.exponents.spectral import keeps_spectral_norms, spectral_norms
 from orderone.theory.exponents.stability import Verdict, stability
 from orderone.theory.exponents.updates import OPTIMIZERS, Alignment, UpdateLaw, read_alignment
 
@@ -36,10 +37,12 @@ __all__ = [
     "equivalent",
     "gauge",
     "gradient_exponents",
+    "keeps_spectral_norms",
     "max_lr",
     "read_alignment",
     "rms",
     "shift",
     "solve",
+    "spectral_norms",
     "stability",
 ]
