@@ -343,6 +343,17 @@ CHECK = {
         " normalized, or gradients are clipped. Pass a smaller `eps=` to the plan or the"
         " optimizer."
     ),
+    "eps-not-scaled": (
+        "The eps of the optimizer is at least a tenth of the gradient, so that it makes steps"
+        " smaller. Gradients shrink with the width, and this eps does not shrink with them: steps"
+        " get smaller in large models. Choose a smaller eps, or use the eps of a plan."
+    ),
+    "normalized-readout": (
+        "The model divides the output of a readout by its length, as CLIP does. Under muP this"
+        " output starts like n^-1/2, so that the division makes all gradients larger by n^1/2 in"
+        " the first steps. The steps of SGD grow with them. Use an optimizer that normalizes"
+        " gradients."
+    ),
     "attention-not-scaled": (
         "Attention scores grow with the width, because queries and keys align in training, or they"
         " shrink. Divide the product of queries and keys by the head size instead of its square"
