@@ -21,6 +21,55 @@ GENERAL = {
     ),
 }
 PLAN = {
+    "axis-twice": (
+        "An axis of scale appears twice: two axes of a composed rule have the same name, or an axis"
+        " has the name of a built-in one (width, depth, batch, tokens). Give every axis a name of"
+        " its own."
+    ),
+    "axis-without-sizes": (
+        "A composed rule has a further axis, and the plan does not know how far the target goes"
+        " along it. Pass the sizes of base and target: axes={name: (base, target)}."
+    ),
+    "beyond-critical-batch": (
+        "Up to the critical batch size, noise dominates the gradient, and a larger batch needs"
+        " fewer steps in proportion. Beyond it, further samples add little, and the rules for the"
+        " batch size give learning rates that are too large. Train with a smaller batch, or tune"
+        " the learning rate at this batch size."
+    ),
+    "broken-plugin": (
+        "An installed package provides a rule or an axis by an entry point of the group"
+        " orderone.rules, and importing it raised an error. The message shows the error; repair or"
+        " uninstall the package."
+    ),
+    "decay-without-law": (
+        "The convention decay='sqrt' comes from measurements of AdamW, and this optimizer changes"
+        " weights by another law. Use decay='independent' or 'inverse-width'."
+    ),
+    "horizon-needs-batch": (
+        "The SDE rule depends on the ratio of batch size and training tokens, and the critical"
+        " batch size is compared with the batch size of the target. Pass batch=(base, target),"
+        " twice the same number if the batch size does not change."
+    ),
+    "horizon-without-law": (
+        "The rules for batch size and training tokens are known for some optimizers: 'sde' for SGD,"
+        " Adam, AdamW, RMSprop, Lion and Muon, 'power' for those of them that normalize gradients."
+        " Others have schedules or sums of their own, for which no rule is known. Pass horizon=None"
+        " and set lr and weight_decay for the target yourself."
+    ),
+    "memory-below-one-step": (
+        "For a larger batch the SDE rule shortens the memory of Adam's averages in proportion: (1 -"
+        " beta) times the ratio. Here the memory would be shorter than one step, where the rule"
+        " does not hold. Use a smaller ratio of batch sizes, larger betas in the base, or another"
+        " rule (horizon='power' or None)."
+    ),
+    "not-a-pair": (
+        "An axis of scale needs two sizes, that of the base and that of the target, in this order:"
+        " batch=(64, 512)."
+    ),
+    "option-of-the-rule": (
+        "The rule was composed with a rule for this axis, and the call passes another one. Leave"
+        " the option out of the call, or compose the rule without it."
+    ),
     "absolute-mode": (
         "C and Lambda are constants of absolute mode (base='absolute'); relative to a base they"
         " have no effect. A plan that was made in absolute mode has no base and cannot be used as"
@@ -829,6 +878,19 @@ TRAIN: dict[str, str] = {
         " parameter or buffer and differs between members: a tensor that a function has captured,"
         " or a hook. The message names the first module that differs. Register such tensors with"
         " register_buffer or nn.Parameter."
+    ),
+    "draws-outside-torch": (
+        "The forward pass draws random numbers from numpy, from Python's random, or from a"
+        " torch.Generator that the model holds. In a stack, all members would share these numbers"
+        " or draw others than alone, so the trials are trained one after another. Draw with"
+        " torch's global generator instead."
+    ),
+    "not-repeatable": (
+        "Two stand-alone runs of the same trial, one after the other, have different losses or"
+        " gradients. The model uses something that changes from call to call: a counter in a global"
+        " variable or in a class, or a cache that all models share. A stack could not be compared"
+        " with such runs, so the trials are trained one after another. Keep such state in the"
+        " model, best in a buffer."
     ),
     "gradient-hooks": (
         "A parameter or a module has hooks for the backward pass, which stay on the models and"

@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from orderone.core.inputs import UserInput
 from orderone.observe.batches import Batch, ModelInputs
 from orderone.planning import Plan
+from orderone.rules.composition import Composition
 from orderone.theory.exponents import Parameterization
 
 # return value of `build`
@@ -20,7 +21,7 @@ Progress: TypeAlias = Callable[[int, int, str], None]  # runs done, number of ru
 BuildInput: TypeAlias = Annotated[Callable[[int], Built], UserInput]
 SizesInput: TypeAlias = Annotated[Iterable[int], UserInput]
 SeedsInput: TypeAlias = Annotated[int | Iterable[int], UserInput]
-RuleInput: TypeAlias = Annotated[str | Parameterization, UserInput]
+RuleInput: TypeAlias = Annotated[str | Parameterization | Composition, UserInput]
 OptimizerInput: TypeAlias = Annotated[str | type[Optimizer], UserInput]
 RateInput: TypeAlias = Annotated[float | Mapping[str, float], UserInput]
 BatchInput: TypeAlias = Annotated[Batch | list[object], UserInput]

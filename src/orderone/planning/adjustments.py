@@ -30,7 +30,7 @@ from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.roles.resolve import ResolvedRole
-from orderone.rules.parameterizations import (
+from orderone.rules.axes import (
     Factors,
     depth_factors,
     paper_multiplier,

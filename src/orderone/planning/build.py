@@ -19,6 +19,7 @@ from orderone.planning import base as bases
 from orderone.planning.base import Base
 from orderone.planning.constant_overrides import OrderOne
 from orderone.planning.forward_facts import ForwardFacts
+from orderone.planning.horizon import AxesInput, CriticalBatch, PairInput
 from orderone.planning.options import (
     EpsOption,
     ExampleBatch,
@@ -55,6 +56,11 @@ def plan(
     eps: EpsOption | None = None,
     gauge: Name = "folded",
     decay: Name = "independent",
+    batch: PairInput | None = None,
+    tokens: PairInput | None = None,
+    horizon: Name | None = "sde",
+    critical_batch: CriticalBatch | None = None,
+    axes: AxesInput | None = None,
     no_decay: Patterns | None = (),
     decay_vectors: bool = True,
     init_scale: SettingInput | None = None,
@@ -77,7 +83,7 @@ def plan(
             {"hidden_size": 256}; a saved plan, or its path. "absolute" asks for power laws of the
             dimensions themselves; only the strategies of the effective theory of Transformers,
             which are such laws, may leave the base out.
-        rule: A name of `rules.names()`, or a rule of `rules.custom`.
+        rule: A name of `rules.names()`, a rule of `rules.custom`, or `rules.compose(...)`.
         optimizer: sgd, adam, adamw, adafactor, muon (with adamw for all but hidden matrices), lion,
             rmsprop, nadam or adagrad; or the class of one of them, or your subclass of one, which
             `plan.optimizer()` then constructs.
@@ -90,7 +96,20 @@ def plan(
             initial sizes that the model's own code sets by its depth stay, as in GPT-2.
         gauge: "folded" leaves the forward pass unchanged; "unit" and "paper" add multipliers as
             hooks.
-        decay: "independent" preserves lr * weight_decay, "proportional" preserves weight_decay.
+        decay: How weight decay follows the size of the model. "independent" preserves lr *
+            weight_decay, "proportional" preserves weight_decay. "timescale" preserves lr *
+            weight_decay * tokens / batch. "sqrt" and "inverse-width" let lr * weight_decay fall
+            with the width r, by r^-1/2 for hidden matrices and by 1/r for all tensors.
+        batch, tokens: Batch sizes and training tokens of base and target, (64, 512) and
+            (2e8, 5e9). Only ratios change settings. Count batches in tokens, not in sequences, if
+            the printed timescale is to be in tokens.
+        horizon: Rule for batch and tokens. "sde": with kappa the ratio of batches over that of
+            tokens, lr and weight decay * sqrt(kappa), eps / sqrt(kappa), (1 - beta) * kappa; for
+            SGD lr * kappa. "power": lr * batch^(1/2) * tokens^-0.32. None: settings do not follow.
+        critical_batch: Critical batch size, a number or the result of `noise_scale`. The plan has
+            a note if the batch of the target is larger.
+        axes: Base and target on further axes, {"name": (base, target)}: axes of the composed rule,
+            or of installed packages.
         no_decay: Patterns of tensors without weight decay, such as ("*.bias", "*norm*").
         decay_vectors: Whether gains, biases and scalars decay. They do by default, as in
             torch.optim, so that at base size nothing changes; False is what nanoGPT and the Trainer
@@ -122,6 +141,11 @@ def plan(
         eps=eps,
         gauge=gauge,
         decay=decay,
+        batch=batch,
+        tokens=tokens,
+        horizon=horizon,
+        critical_batch=critical_batch,
+        axes=axes,
         no_decay=no_decay,
         decay_vectors=decay_vectors,
         init_scale=init_scale,

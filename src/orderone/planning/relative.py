@@ -7,8 +7,8 @@ The path of a learning rate:
     roles/resolve.py             role of the tensor, and the growth of its fan-in and fan-out
     options.py                   `Request.parameterization`: the rule for this update law.
     rules/parameterizations.py   `get`: a and b of the rule; c comes from
-                                 theory/exponents/solver.py. `width_factors`: factors of this role,
-                                 growth and update law
+                                 theory/exponents/solver.py
+    rules/axes/width.py          `width_factors`: factors of this role, growth and update law
     `_factors`                   divides by the factor that torch.optim.Muon applies to lr
     start.py                     initial sizes of the base, if the user asks for a start
     adjustments.py               in this order: weight norm, constants in the forward code, residual
@@ -22,21 +22,24 @@ The path of a learning rate:
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from torch import nn
 
 from orderone.core.errors import InputError, with_code
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
-from orderone.optimizers.table import Algorithm, record_for
+from orderone.optimizers.table import Algorithm, Eps, record_for
 from orderone.planning import adjustments, own_depth
 from orderone.planning.adjustments import Draft, DraftBlock
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Base, Initial, is_configuration, measure, sizes_of
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
 from orderone.planning.forward_facts import ForwardFacts
+from orderone.planning.horizon import scaled_betas, times
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.options import Request
+from orderone.planning.origins import Origin
 from orderone.planning.plan import Block, Plan, Row, in_groups
 from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
 from orderone.planning.roles.parallel import parallel_by_shape
@@ -50,7 +53,10 @@ from orderone.planning.roles.resolve import (
 from orderone.planning.roles.standalone import roles_at_all_sizes
 from orderone.planning.settings import Subject
 from orderone.planning.start import order_one_sizes, started
-from orderone.rules.parameterizations import Factors, Growth, width_factors
+from orderone.rules.axes import Factors, Growth, width_factors
+
+# drafts after each step that changes factors, by the name that the plan prints
+Stages: TypeAlias = Mapping[str, adjustments.Drafts]
 
 
 def relative_plan(model: nn.Module, base: Base, request: Request, facts: ForwardFacts) -> Plan:
@@ -72,9 +78,9 @@ class _Comparison:
         subjects = self._subjects(drafts)
         request.check_settings(list(subjects.values()))
         start = started(drafts, subjects, request.init, facts, self.base, self.model)
-        drafts = adjustments.weight_norm(start.drafts, self.model)
-        drafts = adjustments.forward_constants(drafts, facts)
-        in_depth = self._in_depth(drafts)
+        normed = adjustments.weight_norm(start.drafts, self.model)
+        compensated = adjustments.forward_constants(normed, facts)
+        in_depth = self._in_depth(compensated)
         scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
         tied = adjustments.tied_readouts(scores.drafts, facts, request)
         gauge = adjustments.gauge(tied.drafts, request)
@@ -89,7 +95,16 @@ class _Comparison:
             *self._bottlenecks(gauge.drafts.values()),
         )
         sizes = order_one_sizes(gauge.drafts, subjects, facts, self.base, self.model)
-        rows = request.decayed(self._rows(gauge.drafts, subjects))
+        stages: Stages = {
+            "width": start.drafts,
+            "weight norm": normed,
+            "forward code": compensated,
+            "depth": in_depth.drafts,
+            "attention scores": scores.drafts,
+            "tied readout": tied.drafts,
+            "gauge": gauge.drafts,
+        }
+        rows = request.decayed(self._rows(gauge.drafts, subjects, stages))
         rows = tuple(replace(row, order_one=sizes.get(row.name)) for row in rows)
         self._check_init_scale(rows, subjects)
         settings = replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module))
@@ -104,6 +119,7 @@ class _Comparison:
                 *facts.findings,
                 *self._numbers(),
                 *adjustments.hook_notes(multipliers),
+                *request.horizon.notes(),
             ),
             undone=undone,
             multipliers=multipliers,
@@ -210,7 +226,8 @@ class _Comparison:
 
         Its iterations are in real numbers, so that it takes no complex matrices.
         """
-        is_hidden = structural_role == Role.HIDDEN and not evidence.item.tensor.is_complex()
+        is_matrix = structural_role == Role.HIDDEN and len(evidence.item.shape) == 2
+        is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()
         return record_for(self.request.algorithm, is_hidden, evidence.item.shape)
 
     def _draft(self, evidence: Evidence, resolved: ResolvedRole, algorithm: Algorithm) -> Draft:
@@ -238,7 +255,8 @@ class _Comparison:
         if resolved.role != Role.FIXED:
             rule = self.request.parameterization(algorithm.law)
             factors = width_factors(rule, resolved.role, resolved.growth, algorithm.law)
-            if algorithm.update_law.spectral and evidence.siblings != (1, 1):
+            is_one_of_many = evidence.siblings != (1, 1) or evidence.is_stack
+            if algorithm.update_law.spectral and is_one_of_many:
                 # every one of the parallel matrices is orthogonalized by itself
                 alone = self.widths.growth_alone(evidence)
                 factors = replace(
@@ -290,12 +308,15 @@ class _Comparison:
                 )
                 raise InputError(message, argument="init_scale")
 
-    def _rows(self, drafts: adjustments.Drafts, subjects: Mapping[str, Subject]) -> tuple[Row, ...]:
+    def _rows(
+        self, drafts: adjustments.Drafts, subjects: Mapping[str, Subject], stages: "Stages"
+    ) -> tuple[Row, ...]:
         roles = {name: draft.role for name, draft in drafts.items()}
         width = residual_width(self.tensors, roles)
         rows: list[Row] = []
         for draft in drafts.values():
-            rows.append(self._row(draft, subjects[draft.name], width))
+            row = self._row(draft, subjects[draft.name], width)
+            rows.append(replace(row, origins=self._origins(row, subjects[draft.name], stages)))
         return tuple(rows)
 
     def _row(self, draft: Draft, subject: Subject, width: int | None) -> Row:
@@ -311,6 +332,7 @@ class _Comparison:
         constant = None
         if initial.constant is not None:
             constant = initial.constant * factors.std * init_scale * draft.own_depth
+        horizon = self._horizon(draft)
         return Row(
             name=item.name,
             role=draft.role,
@@ -321,9 +343,9 @@ class _Comparison:
             depth=draft.depth,
             multiplier=draft.multiplier,
             init_std=initial.rms * factors.std * init_scale * draft.own_depth,
-            lr=request.lr_of(algorithm, subject) * factors.lr,
-            weight_decay=request.scaled_weight_decay(algorithm, subject, factors),
-            eps=request.scaled_eps(algorithm, draft.evidence, factors),
+            lr=request.lr_of(algorithm, subject) * factors.lr * horizon.lr,
+            weight_decay=self._weight_decay(draft, subject, factors),
+            eps=times(request.scaled_eps(algorithm, draft.evidence, factors), horizon.eps),
             reason="; ".join((*draft.reasons, *request.settings_reason(subject))),
             optimizer=algorithm.name,
             uses=item.modules,
@@ -337,6 +359,100 @@ class _Comparison:
             draw=draft.draw,
             writes_matrix=draft.resolved.writes_matrix,
             blocks=tuple(self._block(block, draft, subject, initial) for block in draft.blocks),
+            convention=algorithm.convention,
+            horizon=horizon,
+            betas=self._betas(draft, horizon),
+        )
+
+    def _horizon(self, draft: Draft) -> Factors:
+        """Return the product of the factors of batch size, tokens and further axes."""
+        horizon = Factors()
+        by_axis = self.request.horizon_factors(draft.algorithm, draft.role, draft.trained)
+        for factors in by_axis.values():
+            horizon = horizon * factors
+        return horizon
+
+    def _weight_decay(self, draft: Draft, subject: Subject, factors: Factors) -> float:
+        request = self.request
+        base = request.weight_decay_of(draft.algorithm, subject)
+        grown = request.decay_factor(draft.algorithm, factors, draft.role, draft.resolved.growth)
+        return base * grown * self._horizon(draft).weight_decay
+
+    def _betas(self, draft: Draft, horizon: Factors) -> tuple[float, ...] | None:
+        """Return the betas of a tensor; None if they are those of the base."""
+        if horizon.betas == (1.0, 1.0):
+            return None
+        return scaled_betas(draft.algorithm, draft.algorithm.betas, horizon.betas)
+
+    def _origins(self, row: Row, subject: Subject, stages: "Stages") -> tuple[Origin, ...]:
+        """Return the factors of a row by axis, adjustment and setting of the user."""
+        if not row.trained:
+            return ()
+        draft = stages["gauge"][row.name]
+        origins = [self._tuned(draft.algorithm, subject, row.init_scale)]
+        before = Origin("base")
+        for name, drafts in stages.items():
+            after = self._cumulative(drafts[row.name])
+            origins.append(
+                Origin(
+                    name,
+                    init=after.init / before.init,
+                    lr=after.lr / before.lr,
+                    weight_decay=after.weight_decay / before.weight_decay,
+                    eps=after.eps / before.eps,
+                    multiplier=after.multiplier / before.multiplier,
+                )
+            )
+            before = after
+        by_axis = self.request.horizon_factors(draft.algorithm, draft.role, draft.trained)
+        for name, factors in by_axis.items():
+            origins.append(
+                Origin(
+                    name,
+                    lr=factors.lr,
+                    weight_decay=factors.weight_decay,
+                    eps=factors.eps,
+                    betas=factors.betas,
+                )
+            )
+        return tuple(origin for origin in origins if not origin.is_one)
+
+    def _tuned(self, algorithm: Algorithm, subject: Subject, init_scale: float) -> Origin:
+        """Return the user's values of this tensor over the defaults: the same at every size."""
+        request = self.request
+        keys = dict.fromkeys(
+            setting.of(subject).key
+            for setting in (request.lr, request.weight_decay, request.init_scale)
+        )
+        named = ", ".join(repr(key) for key in keys if key is not None)
+        lr = request.lr.for_optimizer(algorithm.name) or algorithm.lr
+        decay = request.weight_decay.for_optimizer(algorithm.name)
+        if decay is None:
+            decay = algorithm.weight_decay
+        own_decay = request.weight_decay_of(algorithm, subject)
+        return Origin(
+            f"tuned for {named}" if named else "init_scale",
+            init=init_scale,
+            lr=request.lr_of(algorithm, subject) / lr if lr else 1.0,
+            weight_decay=own_decay / decay if decay and own_decay else 1.0,
+            tuned=True,
+        )
+
+    def _cumulative(self, draft: Draft) -> Origin:
+        """Return the factors of a draft, relative to the base."""
+        request = self.request
+        algorithm = draft.algorithm
+        factors = draft.factors
+        growth = draft.resolved.growth
+        base_eps = _size(request.eps_of(algorithm))
+        eps = _size(request.scaled_eps(algorithm, draft.evidence, factors))
+        return Origin(
+            "",
+            init=factors.std * draft.own_depth,
+            lr=factors.lr,
+            weight_decay=request.decay_factor(algorithm, factors, draft.role, growth),
+            eps=eps / base_eps if base_eps else 1.0,
+            multiplier=draft.multiplier,
         )
 
     def _block(self, block: DraftBlock, draft: Draft, subject: Subject, initial: Initial) -> Block:
@@ -344,6 +460,7 @@ class _Comparison:
         request = self.request
         algorithm = draft.algorithm
         own = request.init_scale_of(subject, len(draft.evidence.item.shape)) * draft.own_depth
+        horizon = self._horizon(draft)
         factors = block.factors(draft.factors, draft.update_law)
         constant = None
         if initial.constant is not None:
@@ -355,9 +472,9 @@ class _Comparison:
             ranges=block.entries.ranges,
             init_std=initial.rms * factors.std * own,
             constant=constant,
-            lr=request.lr_of(algorithm, subject) * factors.lr,
-            weight_decay=request.scaled_weight_decay(algorithm, subject, factors),
-            eps=request.scaled_eps(algorithm, draft.evidence, factors),
+            lr=request.lr_of(algorithm, subject) * factors.lr * horizon.lr,
+            weight_decay=self._weight_decay(draft, subject, factors),
+            eps=times(request.scaled_eps(algorithm, draft.evidence, factors), horizon.eps),
             factors=factors,
         )
 
@@ -370,7 +487,10 @@ class _Comparison:
         for counterpart in self.counterparts.values():
             if counterpart.depth != 1:
                 depths.append(counterpart.depth)
-        deeper = [f"depth x{max(depths):.4g}"] if depths else []
+        others = [f"depth x{max(depths):.4g}"] if depths else []
+        for name, (base, target) in self.request.horizon.sizes.items():
+            if base != target:
+                others.append(f"{name} x{target / base:.4g}")
         sizes = sorted(self.widths.passed_on, key=lambda size: size[0])
         if sizes:
             ratios: set[float] = set()
@@ -379,9 +499,9 @@ class _Comparison:
                 ratios.add(target / base)
                 widths.append(f"{base} -> {target}")
             grown = ", ".join(f"x{ratio:.4g}" for ratio in sorted(ratios))
-            growth = ", ".join([f"width {grown} ({', '.join(widths)})", *deeper])
+            growth = ", ".join([f"width {grown} ({', '.join(widths)})", *others])
             return f"{title}: {growth}; {count}"
-        differs = [*deeper, *sorted(self._other_sizes())] or self._settings_that_differ()
+        differs = [*others, *sorted(self._other_sizes())] or self._settings_that_differ()
         if not differs and self.request.is_uniform:
             return (
                 f"{title}: the target equals its base: every factor is 1, and training is"
@@ -440,3 +560,10 @@ class _Comparison:
             " If its fan-out is a width, make it smaller in the base"
         )
         return [with_code(note, "bottleneck-size")]
+
+
+def _size(eps: Eps) -> float:
+    """Return eps as one number: the second of a pair, 0 if there is none."""
+    if isinstance(eps, tuple):
+        return eps[1]
+    return eps or 0.0

@@ -18,7 +18,7 @@ Predictor = Callable[[Expectations, str, int], Expected | None]
 SIZES = "src/orderone/theory/exponents/sizes.py"
 UPDATES = "src/orderone/theory/exponents/updates.py"
 SOLVER = "src/orderone/theory/exponents/solver.py"
-FACTORS = "src/orderone/rules/parameterizations.py"
+FACTORS = "src/orderone/rules/axes/width.py"
 ATTENTION = "src/orderone/theory/exponents/attention.py"
 SCHEDULES = "src/orderone/planning/schedule.py"
 

@@ -36,7 +36,7 @@ from orderone.measure.observations import StudyResult
 from orderone.observe.quantities import Quantity
 from orderone.optimizers.table import record_named
 from orderone.planning.plan import Row
-from orderone.rules.parameterizations import decay_factor
+from orderone.rules.axes import decay_factor
 
 # settings that set a time scale in steps, which is the same at every size
 TIME_SCALES = (
@@ -98,7 +98,7 @@ class SettingsJudge:
             return
         law = record_named(row.optimizer).update_law
         rate = slope(rates)
-        predicted = theory.exponent(name, lambda row: row.lr)
+        predicted = theory.exponent(name, lambda row: row.default_lr)
         rate_excess = rate - predicted
         start_excess = self._start_excess(name, theory)
         gauge = self._gauge(name, row, rate_excess, float(law.gauge_weight))

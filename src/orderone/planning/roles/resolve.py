@@ -16,7 +16,7 @@ from orderone.core.roles import ROLES, Role
 from orderone.observe.inventory import Layout
 from orderone.planning.counterparts import stack_of
 from orderone.planning.roles.evidence import ENTRYWISE, Evidence, Widths
-from orderone.rules.parameterizations import Growth
+from orderone.rules.axes import Growth
 
 MOST_PACKED = 8  # largest number of widths side by side
 
