@@ -188,6 +188,7 @@ class _Comparison:
                 declared=declared_layouts(item),
                 is_output=not set(self.facts.outputs).isdisjoint(item.modules),
                 siblings=counterparts[name].siblings,
+                generated=self.facts.generated.get(self.traced_as.get(name, "")),
             )
             tensors.append(evidence)
         return tensors
@@ -356,6 +357,7 @@ class _Comparison:
             factors=factors,
             own_depth=draft.own_depth,
             draw=draft.draw,
+            writes_matrix=draft.resolved.writes_matrix,
             blocks=tuple(self._block(block, draft, subject, initial) for block in draft.blocks),
             convention=algorithm.convention,
             horizon=horizon,

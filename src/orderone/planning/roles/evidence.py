@@ -110,6 +110,8 @@ class Evidence:
     is_output: bool = False  # held by a module that is known to be the output layer
     part: int | None = None  # in absolute mode: fan-out of one of several matrices side by side
     siblings: Size = (1, 1)  # number of parallel modules that hold such a tensor
+    # part of its growth that is the fan-in of the matrix that it writes (a hypernetwork)
+    generated: float | None = None
 
     @property
     def name(self) -> str:
