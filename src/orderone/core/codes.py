@@ -204,6 +204,22 @@ PLAN = {
         " call gives a tensor another learning rate, weight decay, eps or optimizer. Resume with"
         " the same plan, or start a new training from the weights of the checkpoint."
     ),
+    "callback-without-trainer": (
+        "A callback that logs sizes needs the trainer that it logs with. PlanTrainer attaches the"
+        " callbacks that it gets. For another Trainer, call callback.attach(trainer) before"
+        " trainer.train()."
+    ),
+    "sizes-left-corridor": (
+        "The size of an activation, divided by its size at the start, left the corridor of the"
+        " callback, and the training was stopped. A size that grows says that the learning rate is"
+        " too high or that the parameterization is wrong: run a coordinate check. If the base,"
+        " trained for as many steps, leaves the corridor too, pass a wider one."
+    ),
+    "sizes-without-start": (
+        "The training was resumed from a checkpoint that has no sizes of its start, because it was"
+        " written without the callback or is in another folder. Sizes are then relative to those"
+        " when the training was resumed."
+    ),
     "export-loss": (
         "The format of the trainer has no field for something that the plan sets, for example"
         " different eps for different tensors. Name it in allow_loss to export the rest; the notes"
@@ -391,6 +407,17 @@ CHECK = {
         " the optimizer's eps is not small compared with the gradients, so that steps are not"
         " normalized, or gradients are clipped. Pass a smaller `eps=` to the plan or the"
         " optimizer."
+    ),
+    "eps-not-scaled": (
+        "The eps of the optimizer is at least a tenth of the gradient, so that it makes steps"
+        " smaller. Gradients shrink with the width, and this eps does not shrink with them: steps"
+        " get smaller in large models. Choose a smaller eps, or use the eps of a plan."
+    ),
+    "normalized-readout": (
+        "The model divides the output of a readout by its length, as CLIP does. Under muP this"
+        " output starts like n^-1/2, so that the division makes all gradients larger by n^1/2 in"
+        " the first steps. The steps of SGD grow with them. Use an optimizer that normalizes"
+        " gradients."
     ),
     "attention-not-scaled": (
         "Attention scores grow with the width, because queries and keys align in training, or they"
@@ -867,6 +894,19 @@ TRAIN: dict[str, str] = {
         " parameter or buffer and differs between members: a tensor that a function has captured,"
         " or a hook. The message names the first module that differs. Register such tensors with"
         " register_buffer or nn.Parameter."
+    ),
+    "draws-outside-torch": (
+        "The forward pass draws random numbers from numpy, from Python's random, or from a"
+        " torch.Generator that the model holds. In a stack, all members would share these numbers"
+        " or draw others than alone, so the trials are trained one after another. Draw with"
+        " torch's global generator instead."
+    ),
+    "not-repeatable": (
+        "Two stand-alone runs of the same trial, one after the other, have different losses or"
+        " gradients. The model uses something that changes from call to call: a counter in a global"
+        " variable or in a class, or a cache that all models share. A stack could not be compared"
+        " with such runs, so the trials are trained one after another. Keep such state in the"
+        " model, best in a buffer."
     ),
     "gradient-hooks": (
         "A parameter or a module has hooks for the backward pass, which stay on the models and"

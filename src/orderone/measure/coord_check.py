@@ -219,9 +219,6 @@ class _Study:
         self.key: Callable[[str], str] = _shared_names(self.small, self.large)
         self.no_growth = shapes_of(self.small) == shapes_of(self.large)
         self.family = self._family()
-        if self.family is not None:
-            self.plans[self.sizes[0]] = self.family.plan(self.small)
-            self.plans[self.sizes[-1]] = self.family.plan(self.large)
 
     def _read_built(self, smallest: Built, largest: Built) -> None:
         """Read optimizer and plan from what `build` returned.
@@ -260,9 +257,13 @@ class _Study:
             self.troubles.append(law.trouble)
 
     def _family(self) -> Family | None:
+        """Return the maker of plans, with plans of the extremes; None if planning fails."""
         base = self.builder.base_model(self.small)
         try:
-            return plan_family(self.large, base, self.batches[0], self.settings)
+            family = plan_family(self.large, base, self.batches[0], self.settings)
+            self.plans[self.sizes[0]] = family.plan(self.small)
+            self.plans[self.sizes[-1]] = family.plan(self.large)
+            return family
         except ValueError as error:
             if self.is_planned_here:
                 raise

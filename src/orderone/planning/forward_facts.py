@@ -95,6 +95,10 @@ class ForwardFacts:
     scores: tuple[Score, ...] = ()
     outputs: tuple[str, ...] = ()
     parallel: frozenset[str] = frozenset()  # lists of modules that are not layers: heads, experts
+    normalized: frozenset[str] = frozenset()  # matrices whose output a norm divides by its size
+    # parameters of a hypernetwork -> the part of their growth (in logarithms) that is the fan-in of
+    # the matrix that they write
+    generated: Mapping[str, float] = field(default_factory=dict)
     findings: tuple[str, ...] = ()
     pair: Pair | None = None
     needs_inputs: bool = False  # not traced, and an example batch of the user would change that
@@ -232,6 +236,8 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         scores=scores,
         outputs=outputs,
         parallel=frozenset(stack_of(name) for name in large.parallel),
+        normalized=large.normalized,
+        generated=_generated(small, large, same),
         findings=tuple(dict.fromkeys(findings)),
         pair=pair,
     )
@@ -252,6 +258,17 @@ def _branches(traced: Trace) -> dict[str, str]:
         places = dict.fromkeys(branch.inside, "inside") | places
         places |= dict.fromkeys(branch.last, "last")
     return places
+
+
+def _generated(small: Trace, large: Trace, same: Mapping[str, str]) -> dict[str, float]:
+    """Return the part of the growth that is fan-in, for parameters that write a growing matrix."""
+    parts: dict[str, float] = {}
+    for name, (fan_in, fan_out) in large.generated.items():
+        small_in, small_out = small.generated.get(same[name], (fan_in, fan_out))
+        growth = fan_in * fan_out / (small_in * small_out)
+        if growth != 1:
+            parts[name] = math.log(fan_in / small_in) / math.log(growth)
+    return parts
 
 
 def _is_in_the_target(names: tuple[str, ...], pair: Pair) -> bool:
@@ -301,13 +318,19 @@ def _powers(
     findings: list[str],
 ) -> dict[tuple[str, str], float]:
     """Return the power of the width in the constants at each use."""
-    before = constants_by_use(small)
+    is_deeper = len(large.uses) > len(small.uses)
+    before = constants_by_use(small, is_deeper)
+    sizes_before = sizes_by_use(small)
+    sizes = sizes_by_use(large)
     result: dict[tuple[str, str], float] = {}
-    for (name, kind), value in constants_by_use(large).items():
+    for (name, kind), value in constants_by_use(large, is_deeper).items():
         if name in in_scores:
             continue
         # code and hooks leave out a factor of one, which is that of the smaller instance
         power = _power(before.get((same[name], kind), 1.0), value, pair.growth)
+        if power is not None:
+            size_before = sizes_before.get((same[name], kind), 1.0)
+            power += _half_powers(size_before, sizes[name, kind], pair.growth)
         if power is None:
             note = (
                 f"a constant that multiplies {name} could not be read; if it depends on the width,"
@@ -322,29 +345,53 @@ def _powers(
 def _constants(small: Trace, large: Trace, same: Mapping[str, str]) -> dict[tuple[str, str], float]:
     """Return the constants of the small instance that could be read and are not zero."""
     values = constants_by_use(small)
+    sizes = sizes_by_use(small)
     result: dict[tuple[str, str], float] = {}
     for name, kind in constants_by_use(large):
-        value = values.get((same[name], kind))
+        at = (same[name], kind)
+        value = values.get(at)
         if value is not None and math.isfinite(value) and value != 0:
-            result[name, kind] = abs(value)
+            result[name, kind] = abs(value) * sizes[at]
     return result
 
 
-def constants_by_use(traced: Trace) -> dict[tuple[str, str], float | None]:
+def constants_by_use(
+    traced: Trace, without_terms: bool = False
+) -> dict[tuple[str, str], float | None]:
     """Return the product of all constants at the first use of each kind of every tensor.
+
+    Without terms: constants that multiply one term of a sum are left out. Where layers are added
+    along with the width, these are the multipliers of residual branches, which belong to the depth.
+    """
+    products: dict[tuple[str, str], float | None] = {}
+    for at, constants in _at_first_use(traced).items():
+        counted = [c.value for c in constants if not (without_terms and c.added)]
+        values = [value for value in counted if value is not None]
+        if counted:
+            products[at] = math.prod(values) if len(values) == len(counted) else None
+    return products
+
+
+def sizes_by_use(traced: Trace) -> dict[tuple[str, str], float]:
+    """Return the size of what the constants at each use multiply, if it was just normalized."""
+    sizes: dict[tuple[str, str], float] = {}
+    for at, constants in _at_first_use(traced).items():
+        sizes[at] = math.prod(constant.size for constant in constants)
+    return sizes
+
+
+def _at_first_use(traced: Trace) -> dict[tuple[str, str], list[Constant]]:
+    """Return the constants at the first use of each kind of every tensor.
 
     Other uses of the same kind, by an encoder and a decoder, are assumed to be alike.
     """
-    products: dict[tuple[str, str], dict[tuple[int, ...], float | None]] = {}
+    by_use: dict[tuple[str, str], list[Constant]] = {}
     for constant in traced.constants:
         for at in _scaled_uses(constant, traced):
-            uses = products.setdefault(at, {})
-            before = uses.get(constant.at, 1.0)
-            if before is None or constant.value is None:
-                uses[constant.at] = None
-            else:
-                uses[constant.at] = before * constant.value
-    return {at: next(iter(uses.values())) for at, uses in products.items()}
+            constants = by_use.setdefault(at, [])
+            if not constants or constants[0].at == constant.at:
+                constants.append(constant)
+    return by_use
 
 
 def _scaled_uses(constant: Constant, traced: Trace) -> list[tuple[str, str]]:
@@ -396,6 +443,13 @@ def _power(small: float | None, large: float | None, growth: float) -> float | N
     if small * large <= 0:
         return None
     return _rational(math.log(large / small) / math.log(growth))
+
+
+def _half_powers(small: float, large: float, growth: float) -> float:
+    """Return the exponent of a measured size, rounded to a multiple of one half."""
+    if small == large or growth == 1:
+        return 0.0
+    return round(2 * math.log(large / small) / math.log(growth)) / 2
 
 
 def _rational(exponent: float) -> float:

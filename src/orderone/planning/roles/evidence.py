@@ -110,6 +110,8 @@ class Evidence:
     is_output: bool = False  # held by a module that is known to be the output layer
     part: int | None = None  # in absolute mode: fan-out of one of several matrices side by side
     siblings: Size = (1, 1)  # number of parallel modules that hold such a tensor
+    # part of its growth that is the fan-in of the matrix that it writes (a hypernetwork)
+    generated: float | None = None
 
     @property
     def name(self) -> str:
@@ -160,6 +162,22 @@ class Evidence:
         if "lookup" in self.kinds:
             return None
         return self.kinds.get("matrix")
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether it holds one matrix for each expert, along its first axis.
+
+        The matrices of experts lead from one width to another, so they are hidden. The name has to
+        say that there are experts: the heads of attention look alike in a forward pass.
+        """
+        if len(self.item.shape) != 3 or not self.hints.expert:
+            return False
+        if self.override not in (None, Role.HIDDEN):
+            return False
+        layout = self.only_matrix
+        if layout is None:
+            return not self.layouts
+        return layout.fan_in in ((1,), (2,))
 
     @property
     def sizes(self) -> list[Size]:
@@ -363,8 +381,11 @@ class Widths:
         layout = evidence.only_matrix
         if layout is None:
             return Growth()
+        fan_out = layout.fan_out
+        if evidence.is_stack:
+            fan_out = tuple(axis for axis in fan_out if axis != 0)
         fan_in = self.ratio(evidence.over(layout.fan_in))
-        return Growth(fan_in, self.ratio(evidence.over(layout.fan_out)))
+        return Growth(fan_in, self.ratio(evidence.over(fan_out)))
 
     def ratio(self, sizes: Iterable[Size]) -> float:
         """Return the growth of the widths among these sizes, multiplied together."""
