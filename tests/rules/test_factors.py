@@ -5,7 +5,7 @@ import pytest
 from support.errors import refuses
 
 from orderone import rules
-from orderone.rules.parameterizations import (
+from orderone.rules.axes import (
     Factors,
     Growth,
     decay_factor,

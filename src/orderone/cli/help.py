@@ -13,7 +13,7 @@ from inspect import Parameter, getdoc, signature
 from shutil import get_terminal_size
 from textwrap import wrap
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 WIDEST = 100  # longer lines are hard to read
 INDENT = 2
@@ -107,6 +107,8 @@ def metavar(hint: Any) -> str:
     if hasattr(hint, "__metadata__"):
         hint = get_args(hint)[0]
     kinds = [kind for kind in get_args(hint) or (hint,) if kind not in (NoneType, ...)]
+    if get_origin(kinds[0]) is tuple:  # as many values as the tuple has
+        return " ".join(METAVARS[kind] for kind in get_args(kinds[0]))
     return METAVARS[kinds[0]]
 
 

@@ -25,7 +25,7 @@ HELP = Help(
     ),
     groups={
         "Model": ("hf_config", "builder", "size", "base", "data", "override", "probe"),
-        "Rule": ("rule", "depth"),
+        "Rule": ("rule", "depth", "batch", "tokens", "horizon", "critical_batch"),
         "Optimizer": (
             *("optimizer", "lr", "weight_decay", "decay", "no_decay"),
             *("decay_vectors", "init", "init_scale"),
@@ -49,6 +49,10 @@ def plan(
     init_scale: str | None = None,
     depth: str | None = None,
     decay: str = "independent",
+    batch: tuple[float, float] | None = None,
+    tokens: tuple[float, float] | None = None,
+    horizon: str = "sde",
+    critical_batch: float | None = None,
     no_decay: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     decay_vectors: bool = True,
     override: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
@@ -88,8 +92,13 @@ def plan(
         init_scale: Factor of the base's initial sizes, like --lr. Default: 1.
         depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
             (1/L). Default: no scaling.
-        decay: independent (lr * weight_decay stays constant) or proportional (weight_decay stays
-            constant).
+        decay: independent (lr * weight_decay stays constant), proportional (weight_decay stays
+            constant), timescale (lr * weight_decay * tokens / batch stays constant), sqrt or
+            inverse-width (lr * weight_decay falls with the width).
+        batch: Batch sizes of base and target: 64 512.
+        tokens: Training tokens of base and target: 2e8 5e9.
+        horizon: Rule for --batch and --tokens: sde, power or none.
+        critical_batch: Critical batch size; a note says if the batch of the target is larger.
         no_decay: Pattern of tensors without weight decay, such as "*.bias". May be repeated.
         decay_vectors: No weight decay on gains, biases and scalars, as in the Trainer of Hugging
             Face.
@@ -117,6 +126,10 @@ def plan(
         "init_scale": read_setting(init_scale, "init_scale"),
         "depth": depth,
         "decay": decay,
+        "batch": batch,
+        "tokens": tokens,
+        "horizon": None if horizon.lower() == "none" else horizon,
+        "critical_batch": critical_batch,
         "no_decay": no_decay,
         "decay_vectors": decay_vectors,
         "overrides": _pairs(override, "override"),

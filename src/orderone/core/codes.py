@@ -21,6 +21,55 @@ GENERAL = {
     ),
 }
 PLAN = {
+    "axis-twice": (
+        "An axis of scale appears twice: two axes of a composed rule have the same name, or an axis"
+        " has the name of a built-in one (width, depth, batch, tokens). Give every axis a name of"
+        " its own."
+    ),
+    "axis-without-sizes": (
+        "A composed rule has a further axis, and the plan does not know how far the target goes"
+        " along it. Pass the sizes of base and target: axes={name: (base, target)}."
+    ),
+    "beyond-critical-batch": (
+        "Up to the critical batch size, noise dominates the gradient, and a larger batch needs"
+        " fewer steps in proportion. Beyond it, further samples add little, and the rules for the"
+        " batch size give learning rates that are too large. Train with a smaller batch, or tune"
+        " the learning rate at this batch size."
+    ),
+    "broken-plugin": (
+        "An installed package provides a rule or an axis by an entry point of the group"
+        " orderone.rules, and importing it raised an error. The message shows the error; repair or"
+        " uninstall the package."
+    ),
+    "decay-without-law": (
+        "The convention decay='sqrt' comes from measurements of AdamW, and this optimizer changes"
+        " weights by another law. Use decay='independent' or 'inverse-width'."
+    ),
+    "horizon-needs-batch": (
+        "The SDE rule depends on the ratio of batch size and training tokens, and the critical"
+        " batch size is compared with the batch size of the target. Pass batch=(base, target),"
+        " twice the same number if the batch size does not change."
+    ),
+    "horizon-without-law": (
+        "The rules for batch size and training tokens are known for some optimizers: 'sde' for SGD,"
+        " Adam, AdamW, RMSprop, Lion and Muon, 'power' for those of them that normalize gradients."
+        " Others have schedules or sums of their own, for which no rule is known. Pass horizon=None"
+        " and set lr and weight_decay for the target yourself."
+    ),
+    "memory-below-one-step": (
+        "For a larger batch the SDE rule shortens the memory of Adam's averages in proportion: (1 -"
+        " beta) times the ratio. Here the memory would be shorter than one step, where the rule"
+        " does not hold. Use a smaller ratio of batch sizes, larger betas in the base, or another"
+        " rule (horizon='power' or None)."
+    ),
+    "not-a-pair": (
+        "An axis of scale needs two sizes, that of the base and that of the target, in this order:"
+        " batch=(64, 512)."
+    ),
+    "option-of-the-rule": (
+        "The rule was composed with a rule for this axis, and the call passes another one. Leave"
+        " the option out of the call, or compose the rule without it."
+    ),
     "absolute-mode": (
         "C and Lambda are constants of absolute mode (base='absolute'); relative to a base they"
         " have no effect. A plan that was made in absolute mode has no base and cannot be used as"
@@ -55,6 +104,35 @@ PLAN = {
     "base-was-trained": (
         "The initial sizes of the target are computed from those of the base, and this base has"
         " been trained. Build a new base with the same code."
+    ),
+    "adapter-not-read": (
+        "Base and model have adapters (LoRA) of different rank. Their learning rates depend on the"
+        " multiplier of the adapter (alpha / r, alpha / sqrt(r)), which is read from a forward pass"
+        " of both models, and it was not. Pass an example batch as inputs=, with base and model on"
+        " one device. rank_rule=None leaves the rank out: adapters have the settings of the base."
+    ),
+    "adapter-not-zero": (
+        "Both matrices of an adapter start away from zero, as in PiSSA and OLoRA, or because it was"
+        " trained. Their product is then part of the pretrained model, and a plan that sets other"
+        " initial sizes would change the model. Start with one of them at zero (the default of"
+        " peft), or use rank_rule=None and the learning rates without apply."
+    ),
+    "expert-tokens": (
+        "The number of experts grew by another ratio than the number of active ones, so that every"
+        " expert sees fewer (or more) tokens in a step. For the experts this is another batch size."
+        " The plan keeps updates of order one, but the best learning rate may move. The published"
+        " rules keep the fraction of active experts fixed."
+    ),
+    "experts-not-read": (
+        "Base and model have different numbers of experts. The factors depend on the number of"
+        " active experts and on how their weights add up (to one, or to the fraction of active"
+        " experts). The plan measures both by calling the block, and it could not: there was no"
+        " forward pass, or the block cannot be called on its own. Pass an example batch as inputs=;"
+        " expert_rule=None leaves the number of experts out."
+    ),
+    "rank-without-law": (
+        "The rule for the rank of adapters is known for some optimizers and initializations only."
+        " rank_rule='mup' is derived for every update law."
     ),
     "bottleneck-size": (
         "A matrix has a growing fan-in and a constant fan-out, and its output goes on into the"
@@ -154,6 +232,22 @@ PLAN = {
         "A checkpoint of PlanTrainer contains the plan that it was trained with. The plan of this"
         " call gives a tensor another learning rate, weight decay, eps or optimizer. Resume with"
         " the same plan, or start a new training from the weights of the checkpoint."
+    ),
+    "callback-without-trainer": (
+        "A callback that logs sizes needs the trainer that it logs with. PlanTrainer attaches the"
+        " callbacks that it gets. For another Trainer, call callback.attach(trainer) before"
+        " trainer.train()."
+    ),
+    "sizes-left-corridor": (
+        "The size of an activation, divided by its size at the start, left the corridor of the"
+        " callback, and the training was stopped. A size that grows says that the learning rate is"
+        " too high or that the parameterization is wrong: run a coordinate check. If the base,"
+        " trained for as many steps, leaves the corridor too, pass a wider one."
+    ),
+    "sizes-without-start": (
+        "The training was resumed from a checkpoint that has no sizes of its start, because it was"
+        " written without the callback or is in another folder. Sizes are then relative to those"
+        " when the training was resumed."
     ),
     "export-loss": (
         "The format of the trainer has no field for something that the plan sets, for example"
@@ -342,6 +436,17 @@ CHECK = {
         " the optimizer's eps is not small compared with the gradients, so that steps are not"
         " normalized, or gradients are clipped. Pass a smaller `eps=` to the plan or the"
         " optimizer."
+    ),
+    "eps-not-scaled": (
+        "The eps of the optimizer is at least a tenth of the gradient, so that it makes steps"
+        " smaller. Gradients shrink with the width, and this eps does not shrink with them: steps"
+        " get smaller in large models. Choose a smaller eps, or use the eps of a plan."
+    ),
+    "normalized-readout": (
+        "The model divides the output of a readout by its length, as CLIP does. Under muP this"
+        " output starts like n^-1/2, so that the division makes all gradients larger by n^1/2 in"
+        " the first steps. The steps of SGD grow with them. Use an optimizer that normalizes"
+        " gradients."
     ),
     "attention-not-scaled": (
         "Attention scores grow with the width, because queries and keys align in training, or they"
@@ -836,6 +941,19 @@ TRAIN: dict[str, str] = {
         " parameter or buffer and differs between members: a tensor that a function has captured,"
         " or a hook. The message names the first module that differs. Register such tensors with"
         " register_buffer or nn.Parameter."
+    ),
+    "draws-outside-torch": (
+        "The forward pass draws random numbers from numpy, from Python's random, or from a"
+        " torch.Generator that the model holds. In a stack, all members would share these numbers"
+        " or draw others than alone, so the trials are trained one after another. Draw with"
+        " torch's global generator instead."
+    ),
+    "not-repeatable": (
+        "Two stand-alone runs of the same trial, one after the other, have different losses or"
+        " gradients. The model uses something that changes from call to call: a counter in a global"
+        " variable or in a class, or a cache that all models share. A stack could not be compared"
+        " with such runs, so the trials are trained one after another. Keep such state in the"
+        " model, best in a buffer."
     ),
     "gradient-hooks": (
         "A parameter or a module has hooks for the backward pass, which stay on the models and"

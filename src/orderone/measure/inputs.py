@@ -1,15 +1,16 @@
 """Types of what users pass to `coord_check`, `alignment` and `probe`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from orderone.core.inputs import UserInput
+from orderone.core.inputs import Number, UserInput
 from orderone.observe.batches import Batch, ModelInputs
 from orderone.planning import Plan
+from orderone.rules.composition import Composition
 from orderone.theory.exponents import Parameterization
 
 # return value of `build`
@@ -20,7 +21,7 @@ Progress: TypeAlias = Callable[[int, int, str], None]  # runs done, number of ru
 BuildInput: TypeAlias = Annotated[Callable[[int], Built], UserInput]
 SizesInput: TypeAlias = Annotated[Iterable[int], UserInput]
 SeedsInput: TypeAlias = Annotated[int | Iterable[int], UserInput]
-RuleInput: TypeAlias = Annotated[str | Parameterization, UserInput]
+RuleInput: TypeAlias = Annotated[str | Parameterization | Composition, UserInput]
 OptimizerInput: TypeAlias = Annotated[str | type[Optimizer], UserInput]
 RateInput: TypeAlias = Annotated[float | Mapping[str, float], UserInput]
 BatchInput: TypeAlias = Annotated[Batch | list[object], UserInput]
@@ -37,3 +38,4 @@ ModelInput: TypeAlias = Annotated[nn.Module, UserInput]
 StepperInput: TypeAlias = Annotated[Optimizer, UserInput]
 CallInput: TypeAlias = Annotated[ModelInputs, UserInput]
 QuantitiesInput: TypeAlias = Annotated[str | Iterable[str], UserInput]
+CorridorInput: TypeAlias = Annotated[Sequence[Number], UserInput]

@@ -129,6 +129,12 @@ class Probe:
             rows += step.rows()
         return rows
 
+    def take(self) -> list[Row]:
+        """Return the rows of all finished steps, and forget them: a long training has many."""
+        rows = self.rows
+        self._history = History()
+        return rows
+
     @property
     def same_output(self) -> dict[str, str]:
         """Modules whose output is that of another module, in the first step."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from orderone.optimizers.fused_adam import FusedAdam
 from orderone.optimizers.record import Algorithm
 from orderone.optimizers.update import Settings, State, Update
+from orderone.rules.axes import Memory
 
 
 class AdamUpdate(Update):
@@ -65,6 +66,8 @@ ADAM = Algorithm(
     eps=1e-8,
     fused=True,
     other_decay="adamw",
+    memory=Memory.AVERAGES,
+    averages="betas",
 )
 ADAMW = Algorithm(
     "adamw",
@@ -76,4 +79,6 @@ ADAMW = Algorithm(
     eps=1e-8,
     fused=True,
     other_decay="adam",
+    memory=Memory.AVERAGES,
+    averages="betas",
 )

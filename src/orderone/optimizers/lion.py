@@ -13,6 +13,7 @@ from torch.optim.optimizer import ParamsT
 
 from orderone.optimizers.record import Algorithm
 from orderone.optimizers.update import Settings, State, Update
+from orderone.rules.axes import Memory
 
 
 class Lion(Optimizer):
@@ -84,4 +85,5 @@ LION = Algorithm(
     lr=1e-4,
     weight_decay=0.0,
     takes_complex=False,
+    memory=Memory.MOMENTUM,
 )

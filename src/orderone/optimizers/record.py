@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from orderone.core.errors import InputError
 from orderone.optimizers.update import Options, Update
+from orderone.rules.axes import Memory
 from orderone.theory.exponents.updates import UpdateLaw, update_law
 
 Eps: TypeAlias = float | tuple[float | None, float] | None
@@ -49,6 +50,10 @@ def any_options(options: Options) -> None:
     return None
 
 
+def no_changes(options: Options) -> dict[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An optimizer: its update law in theory, its torch class with defaults, its stacked update.
@@ -68,12 +73,15 @@ class Algorithm:
     fused: bool = False  # torch has one kernel for the whole update, on the CPU and on CUDA
     # the optimizer that `decoupled_weight_decay` turns this one into
     other_decay: str | None = None
-    # arguments: whether the tensor is hidden, its shape
+    # arguments: whether the tensor is a hidden matrix, or a stack of them; its shape
     takes: Callable[[bool, Shape], bool] = takes_every_tensor
     rest: str | None = None  # optimizer of the tensors that this one does not take
     scaled_eps: Callable[[Any, TensorScale], Eps] = entrywise_eps
     rate_factor: Callable[[Shape], float] = no_rate_factor  # factor that its step applies to lr
     check_options: Callable[[Options], None] = any_options  # options of a group
+    # fields of this record that options of the constructor change
+    changes: Callable[[Options], Mapping[str, Any]] = no_changes
+    convention: str | None = None  # of Muon's learning rate, if it is not torch's default
     user_class: type[Optimizer] | None = None  # a subclass, or a registered class
     # keywords of the constructor, from functools.partial
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -82,6 +90,9 @@ class Algorithm:
     decay_is_known: bool = True  # False: weight decay cannot be planned
     takes_complex: bool = True  # its step accepts complex tensors
     takes_sparse: bool = False  # its step accepts sparse gradients
+    # how it remembers gradients, for rules of batch size and tokens; None: there is no such rule
+    memory: Memory | None = None
+    averages: str | None = None  # setting with the betas of its averages: "betas" or "alpha"
 
     @property
     def label(self) -> str:
@@ -116,6 +127,20 @@ class Algorithm:
         if self.rest is None:
             return (self.name,)
         return (self.name, self.rest)
+
+    @property
+    def betas(self) -> tuple[float, ...] | None:
+        """The betas of its averages: the user's, or the defaults of the constructor."""
+        if self.averages is None:
+            return None
+        value = self.options.get(self.averages)
+        if value is None and self.user_class is not None:
+            value = default_of(self.user_class, self.averages)
+        if value is None:
+            value = default_of(self.torch_class, self.averages)
+        if isinstance(value, (tuple, list)):
+            return tuple(float(beta) for beta in value)
+        return None if value is None else (float(value),)
 
     def has_setting(self, name: str) -> bool:
         """Return whether the constructor takes this keyword."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from orderone.optimizers.record import Algorithm
 from orderone.optimizers.update import Settings, State, Update
+from orderone.rules.axes import Memory
 
 
 class RMSpropUpdate(Update):
@@ -52,4 +53,6 @@ RMSPROP = Algorithm(
     lr=1e-2,
     weight_decay=0.0,
     eps=1e-8,
+    memory=Memory.AVERAGES,
+    averages="alpha",
 )

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from orderone.optimizers.record import Algorithm
 from orderone.optimizers.update import Settings, State, Update
+from orderone.rules.axes import Memory
 
 
 class SGDUpdate(Update):
@@ -40,4 +41,5 @@ SGD = Algorithm(
     weight_decay=0.0,
     fused=True,
     takes_sparse=True,
+    memory=Memory.MOMENTUM,
 )

@@ -46,7 +46,14 @@ from orderone.planning.roles.standalone import (
     with_parts,
 )
 from orderone.planning.settings import Subject
-from orderone.rules.parameterizations import Factors, Growth, tied_multiplier, width_factors
+from orderone.rules.axes import (
+    INDEPENDENT,
+    PROPORTIONAL,
+    Factors,
+    Growth,
+    tied_multiplier,
+    width_factors,
+)
 from orderone.theory.exponents.updates import update_law
 from orderone.theory.scaling import GROUPS, group_rate, is_strategy
 
@@ -61,6 +68,13 @@ def absolute_plan(
         message = (
             "base: gauge and depth describe what changes between a base and the model, and this"
             " plan is absolute; pass a base, or leave gauge and depth out"
+        )
+        raise InputError(message, "needs-base", argument="base")
+    if not request.horizon.is_empty or request.decay not in (INDEPENDENT, PROPORTIONAL):
+        message = (
+            "base: batch, tokens, further axes and decay='timescale', 'sqrt' or 'inverse-width'"
+            " describe what changes between a base and the model, and this plan is absolute; pass a"
+            " base, or leave them out"
         )
         raise InputError(message, "needs-base", argument="base")
     if not request.init.keeps_all:
@@ -206,7 +220,8 @@ def _row(
         multiplier=1.0 if multiplier is None else multiplier,
         init_std=init_std * init_scale,
         lr=request.lr_of(algorithm, subject) * rate * factors.lr,
-        weight_decay=request.scaled_weight_decay(algorithm, subject, decay_factors),
+        weight_decay=request.weight_decay_of(algorithm, subject)
+        * request.decay_factor(algorithm, decay_factors, role, Growth()),
         eps=request.scaled_eps(algorithm, evidence, factors),
         reason="; ".join((reason, *request.settings_reason(subject))),
         optimizer=algorithm.name,
@@ -216,6 +231,7 @@ def _row(
         base_std=None,
         init_scale=init_scale,
         factors=factors,
+        convention=algorithm.convention,
     )
 
 
@@ -280,7 +296,8 @@ def _tied_readouts(tensors: Sequence[Evidence], rows: Sequence[Row]) -> tuple[Mu
 
 
 def _algorithm(evidence: Evidence, role: Role, request: Request) -> Algorithm:
-    is_hidden = role == Role.HIDDEN and not evidence.item.tensor.is_complex()
+    is_matrix = role == Role.HIDDEN and len(evidence.item.shape) == 2
+    is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()
     return record_for(request.algorithm, is_hidden, evidence.item.shape)
 
 
@@ -295,6 +312,14 @@ def _factors(
     into, out = evidence.fans
     rule = request.parameterization(algorithm.law)
     folded = width_factors(rule, role, Growth(into, out), algorithm.law)
+    if algorithm.update_law.spectral and evidence.is_stack:
+        # every matrix of a stack is orthogonalized by itself; of the two axes, one is summed over
+        layout = evidence.only_matrix
+        summed = 2 if layout is None else layout.fan_in[0]
+        shape = evidence.item.shape
+        alone = Growth(shape[summed], shape[3 - summed])
+        folded = replace(folded, lr=width_factors(rule, role, alone, algorithm.law).lr)
+    folded = replace(folded, lr=folded.lr / algorithm.rate_factor(evidence.item.shape))
     if group == "head_bias":  # the number of outputs is not a width
         folded = Factors()
     if group == "patch":  # a dense input is a sum over its features

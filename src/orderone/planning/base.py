@@ -63,6 +63,8 @@ def measure(tensor: Tensor) -> Initial:
         return Initial(0.0, 0.0)
     if value.is_complex():
         value = torch.view_as_real(value)
+    elif not value.is_floating_point():  # a table of numbers, or quantized weights
+        value = value.double()
     low = _number(value.min())
     high = _number(value.max())
     if low == high:
@@ -242,6 +244,17 @@ def built(model: nn.Module, config: Configuration, device: str) -> nn.Module:
                 f"base: {type(unwrap(model)).__name__} cannot be built with these sizes: {error}"
             )
             raise InputError(message, "inconsistent-sizes", argument="base") from error
+
+
+def is_built_from(model: nn.Module, config: Configuration) -> bool:
+    """Return whether the model has the tensors that its configuration describes.
+
+    Adapters are added to a model afterwards, and no configuration of Hugging Face has their rank.
+    """
+    try:
+        return shapes_of(built(model, config, device="meta")) == shapes_of(model)
+    except InputError:
+        return False
 
 
 def override(config: Configuration, overrides: Mapping[str, object]) -> Configuration:

@@ -19,6 +19,7 @@ from orderone.planning import base as bases
 from orderone.planning.base import Base
 from orderone.planning.constant_overrides import OrderOne
 from orderone.planning.forward_facts import ForwardFacts
+from orderone.planning.horizon import AxesInput, CriticalBatch, PairInput
 from orderone.planning.options import (
     EpsOption,
     ExampleBatch,
@@ -53,8 +54,15 @@ def plan(
     depth: Name | None = None,
     *,
     eps: EpsOption | None = None,
+    expert_rule: Name | None = "mup",
+    rank_rule: Name | None = "mup",
     gauge: Name = "folded",
     decay: Name = "independent",
+    batch: PairInput | None = None,
+    tokens: PairInput | None = None,
+    horizon: Name | None = "sde",
+    critical_batch: CriticalBatch | None = None,
+    axes: AxesInput | None = None,
     no_decay: Patterns | None = (),
     decay_vectors: bool = True,
     init_scale: SettingInput | None = None,
@@ -77,7 +85,7 @@ def plan(
             {"hidden_size": 256}; a saved plan, or its path. "absolute" asks for power laws of the
             dimensions themselves; only the strategies of the effective theory of Transformers,
             which are such laws, may leave the base out.
-        rule: A name of `rules.names()`, or a rule of `rules.custom`.
+        rule: A name of `rules.names()`, a rule of `rules.custom`, or `rules.compose(...)`.
         optimizer: sgd, adam, adamw, adafactor, muon (with adamw for all but hidden matrices), lion,
             rmsprop, nadam or adagrad; or the class of one of them, or your subclass of one, which
             `plan.optimizer()` then constructs.
@@ -88,9 +96,26 @@ def plan(
             hidden, readout, vector) > its optimizer > "default".
         depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L). None: no rule;
             initial sizes that the model's own code sets by its depth stay, as in GPT-2.
+        expert_rule: Rule for another number of experts, or of active ones: "mup", "mssp" or
+            "jiang" (see docs/axes.md). None: experts and routers do not follow their number.
+        rank_rule: Rule for another rank of adapters (LoRA): "mup" or "mua". None: they do not
+            follow their rank.
         gauge: "folded" leaves the forward pass unchanged; "unit" and "paper" add multipliers as
             hooks.
-        decay: "independent" preserves lr * weight_decay, "proportional" preserves weight_decay.
+        decay: How weight decay follows the size of the model. "independent" preserves lr *
+            weight_decay, "proportional" preserves weight_decay. "timescale" preserves lr *
+            weight_decay * tokens / batch. "sqrt" and "inverse-width" let lr * weight_decay fall
+            with the width r, by r^-1/2 for hidden matrices and by 1/r for all tensors.
+        batch, tokens: Batch sizes and training tokens of base and target, (64, 512) and
+            (2e8, 5e9). Only ratios change settings. Count batches in tokens, not in sequences, if
+            the printed timescale is to be in tokens.
+        horizon: Rule for batch and tokens. "sde": with kappa the ratio of batches over that of
+            tokens, lr and weight decay * sqrt(kappa), eps / sqrt(kappa), (1 - beta) * kappa; for
+            SGD lr * kappa. "power": lr * batch^(1/2) * tokens^-0.32. None: settings do not follow.
+        critical_batch: Critical batch size, a number or the result of `noise_scale`. The plan has
+            a note if the batch of the target is larger.
+        axes: Base and target on further axes, {"name": (base, target)}: axes of the composed rule,
+            or of installed packages.
         no_decay: Patterns of tensors without weight decay, such as ("*.bias", "*norm*").
         decay_vectors: Whether gains, biases and scalars decay. They do by default, as in
             torch.optim, so that at base size nothing changes; False is what nanoGPT and the Trainer
@@ -120,8 +145,15 @@ def plan(
         weight_decay=weight_decay,
         depth=depth,
         eps=eps,
+        expert_rule=expert_rule,
+        rank_rule=rank_rule,
         gauge=gauge,
         decay=decay,
+        batch=batch,
+        tokens=tokens,
+        horizon=horizon,
+        critical_batch=critical_batch,
+        axes=axes,
         no_decay=no_decay,
         decay_vectors=decay_vectors,
         init_scale=init_scale,
@@ -204,9 +236,9 @@ class Family:
         """Return the plan for one of the models."""
         facts = self.facts
         if shapes_of(model) == self.base.shapes:
-            facts = replace(facts, scores=())  # nothing grows
-        elif self.options.probe and facts.scores:
-            # the head size grows by another factor for every model
+            facts = replace(facts, scores=(), routing={}, constant_growth={})  # nothing grows
+        elif self.options.probe and (facts.scores or facts.routing or facts.constant_growth):
+            # head size, experts and rank grow by another factor for every model
             facts = forward_facts.collect(model, self.base, self.options.inputs)
         return relative.relative_plan(unwrap(model), self.base, self.request, facts)
 
@@ -288,7 +320,10 @@ def _with_init_check(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
         large = init_check.writable(facts.pair)
         overrides = _matching_overrides(request, large)
         small_request = replace(request.uniform, depth=None, overrides=overrides)
-        proof = relative.relative_plan(large, bases.from_module(small), small_request, facts)
+        traced = facts
+        if facts.pair.owned:  # both instances have the experts of the base
+            traced = replace(facts, routing={})
+        proof = relative.relative_plan(large, bases.from_module(small), small_request, traced)
         proof.apply()
         observations = init_check.observe(proof, small, large, facts.pair)
     except Exception as error:  # the user's forward code may raise anything

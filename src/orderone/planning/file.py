@@ -19,7 +19,9 @@ LIMITS: Limits = {
     **dict.fromkeys(("lr", "weight_decay", "eps", "init_std", "base_std"), _AT_LEAST_0),
     **dict.fromkeys(("shape", "base_shape", "axis", "size", "ranges"), _AT_LEAST_0),
     **dict.fromkeys(("fan_in", "fan_out"), _AT_LEAST_0),  # a ratio, or the number of an axis
-    **dict.fromkeys(("depth", "own_depth", "gradient"), _POSITIVE),
+    **dict.fromkeys(("depth", "own_depth", "gradient", "batch", "tokens"), _POSITIVE),
+    **dict.fromkeys(("axes", "critical_batch"), _POSITIVE),
+    "betas": _AT_LEAST_0,
 }
 
 

@@ -13,8 +13,18 @@ from orderone import rules
 from orderone.core.errors import InputError, one_of
 from orderone.core.exact import HALF, ONE, exact
 from orderone.core.inputs import Exact, Name, UserInput
+from orderone.core.roles import Role
 from orderone.observe.inventory import read_patterns
 from orderone.optimizers.table import Algorithm, Eps, TensorScale, algorithm
+from orderone.planning.horizon import (
+    NO_HORIZON,
+    SDE,
+    AxesInput,
+    CriticalBatch,
+    Horizon,
+    PairInput,
+    times,
+)
 from orderone.planning.plan import Row, Settings
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.settings import (
@@ -29,7 +39,18 @@ from orderone.planning.settings import (
 )
 from orderone.planning.start_setting import KEPT, InitInput, StartSetting
 from orderone.planning.supported import check_model
-from orderone.rules.parameterizations import DECAY, DEPTH_RULES, Factors, decay_factor
+from orderone.rules.axes import (
+    DECAY,
+    DEPTH_RULES,
+    EXPERT_RULES,
+    INDEPENDENT,
+    RANK_RULES,
+    SQRT,
+    Factors,
+    Growth,
+    decay_factor,
+)
+from orderone.rules.composition import Composition, find_composition
 from orderone.theory.exponents import (
     GAUGES,
     MATRIX_ROLES,
@@ -40,7 +61,7 @@ from orderone.theory.exponents import (
 )
 
 Model: TypeAlias = Annotated[nn.Module, UserInput]
-Rule: TypeAlias = Annotated[str | Parameterization, UserInput]
+Rule: TypeAlias = Annotated[str | Parameterization | Composition, UserInput]
 OptimizerKind: TypeAlias = Annotated[str | type[Optimizer] | partial[Optimizer], UserInput]
 EpsOption: TypeAlias = Annotated[float | Sequence[float | None], UserInput]
 Patterns: TypeAlias = Annotated[str | Iterable[str], UserInput]
@@ -62,8 +83,17 @@ class PlanOptions:
     weight_decay: SettingInput | None = None  # likewise
     depth: Name | None = None  # "sqrt", "completep", or None: as the model's code
     eps: EpsOption | None = None  # like lr
+    expert_rule: Name | None = (
+        "mup"  # rule for the number of experts: a name of EXPERT_RULES, or None
+    )
+    rank_rule: Name | None = "mup"  # rule for the rank of adapters: a name of RANK_RULES, or None
     gauge: Name = "folded"  # "folded", "unit" or "paper"
-    decay: Name = "independent"  # "independent" or "proportional"
+    decay: Name = "independent"  # "proportional", "timescale", "sqrt" or "inverse-width"
+    batch: PairInput | None = None  # batch sizes of base and target
+    tokens: PairInput | None = None  # training tokens of base and target
+    horizon: Name | None = "sde"  # rule for batch and tokens: "sde", "power" or None
+    critical_batch: CriticalBatch | None = None  # beyond it, the plan has a note
+    axes: AxesInput | None = None  # sizes on further axes: {"name": (base, target)}
     no_decay: Patterns | None = ()  # patterns of tensors without weight decay
     decay_vectors: bool = True  # whether tensors of fewer than two dimensions decay, as in torch
     init_scale: SettingInput | None = None  # factor of the base's initial sizes
@@ -89,22 +119,68 @@ class PlanOptions:
             raise InputError(message + pair_remedy(model), "wrong-type", argument="model")
         optimizer = algorithm(self.optimizer)
         check_model(model, optimizer)
+        recipe = find_composition(self.rule) or Composition(_rule_name(self.rule), self.rule)
+        depth = _chosen("depth", self.depth, recipe.depth, None)
+        decay = _chosen("decay", self.decay, recipe.decay, INDEPENDENT)
+        horizon = _chosen("horizon", self.horizon, recipe.horizon, SDE)
         return Request(
-            rule=self.rule,
+            rule=recipe.rule,
+            name=recipe.name,
             algorithm=optimizer,
             lr=Setting.read(LR, self.lr, optimizer.names),
             weight_decay=Setting.read(WEIGHT_DECAY, self.weight_decay, optimizer.names),
             init_scale=Setting.read(INIT_SCALE, self.init_scale, optimizer.names),
             init=StartSetting.read(self.init),
             eps=self.eps,
-            depth=None if self.depth is None else one_of(self.depth, DEPTH_RULES, "depth"),
+            depth=None if depth is None else one_of(depth, DEPTH_RULES, "depth"),
+            expert_rule=_optional(self.expert_rule, EXPERT_RULES, "expert_rule"),
+            rank_rule=_optional(self.rank_rule, RANK_RULES, "rank_rule"),
             gauge=one_of(self.gauge, GAUGES, "gauge"),
-            decay=one_of(self.decay, DECAY, "decay"),
+            decay=_read_decay(decay, optimizer),
+            horizon=Horizon.read(
+                horizon, self.batch, self.tokens, self.critical_batch, self.axes, recipe.axes
+            ),
             no_decay=read_patterns(self.no_decay, model, "no_decay"),
             overrides=_read_overrides(self.overrides),
             score_power=self.score_power,
             decay_vectors=self.decay_vectors,
         )
+
+
+def _rule_name(rule: Rule) -> str:
+    if isinstance(rule, Parameterization):
+        return rule.name
+    return str(rule).lower()
+
+
+def _chosen(
+    option: str, value: Name | None, of_rule: str | None, default: str | None
+) -> Name | None:
+    """Return the value of an option: the user's, that of a composed rule, or the default."""
+    if of_rule is None or value == of_rule:
+        return value
+    if value == default:
+        return of_rule
+    raise InputError(
+        f"{option}: the composed rule has {option}={of_rule!r}, and {value!r} was passed; leave"
+        f" {option} out, or compose the rule without it",
+        "option-of-the-rule",
+        argument=option,
+    )
+
+
+def _read_decay(decay: object, optimizer: Algorithm) -> str:
+    """Return a convention of weight decay; raise an InputError if the optimizer does not fit it."""
+    name = one_of(decay, DECAY, "decay")
+    law = optimizer.update_law
+    if name == SQRT and (law.gradient or law.weight or law.spectral):
+        raise InputError(
+            f"decay: 'sqrt' was measured with AdamW, and {optimizer.label} has another update law;"
+            " pass decay='independent' or 'inverse-width'",
+            "decay-without-law",
+            argument="decay",
+        )
+    return name
 
 
 def pair_remedy(value: object) -> str:
@@ -120,6 +196,10 @@ def pair_remedy(value: object) -> str:
 OPTION_NAMES: tuple[str, ...] = tuple(field.name for field in fields(PlanOptions))
 
 
+def _optional(name: Name | None, names: Sequence[str], argument: str) -> str | None:
+    return None if name is None else one_of(name, names, argument)
+
+
 def _read_overrides(overrides: Overrides | None) -> dict[str, str]:
     if overrides is None:
         return {}
@@ -133,7 +213,8 @@ def _read_overrides(overrides: Overrides | None) -> dict[str, str]:
 class Request:
     """Validated options. The methods return their values for one optimizer or tensor."""
 
-    rule: Rule
+    rule: str | Parameterization
+    name: str  # of the rule
     algorithm: Algorithm
     lr: Setting
     weight_decay: Setting
@@ -147,17 +228,13 @@ class Request:
     score_power: Exact | None
     decay_vectors: bool = True
     init: StartSetting = KEPT
+    expert_rule: str | None = "mup"
+    rank_rule: str | None = "mup"
+    horizon: Horizon = NO_HORIZON
 
     def parameterization(self, law: str | UpdateLaw) -> Parameterization:
         """Return the rule with learning rates for this update law: derived, or the user's."""
         return _parameterization(self.rule, law)
-
-    @property
-    def name(self) -> str:
-        """Name of the rule."""
-        if isinstance(self.rule, Parameterization):
-            return self.rule.name
-        return str(self.rule).lower()
 
     @property
     def power(self) -> float:
@@ -289,12 +366,26 @@ class Request:
         checked_floor = None if floor is None else nonnegative(floor, "eps")
         return (checked_floor, nonnegative(size, "eps"))
 
-    def scaled_weight_decay(self, optimizer: Algorithm, tensor: Subject, factors: Factors) -> float:
-        """Return the weight decay of a tensor: the base's times the factor of the convention."""
-        base = self.weight_decay_of(optimizer, tensor)
-        return base * decay_factor(
-            factors, optimizer.law, self.decay, coupled=not optimizer.decouples_decay
+    def decay_factor(
+        self, optimizer: Algorithm, factors: Factors, role: Role, growth: Growth
+    ) -> float:
+        """Return the factor of weight decay for a model that grew, by the convention."""
+        return decay_factor(
+            factors,
+            optimizer.law,
+            self.decay,
+            coupled=not optimizer.decouples_decay,
+            role=role,
+            growth=growth,
         )
+
+    def horizon_factors(
+        self, optimizer: Algorithm, role: Role, trained: bool
+    ) -> dict[str, Factors]:
+        """Return the factors of batch size, tokens and further axes, by axis."""
+        if not trained:
+            return {}
+        return self.horizon.factors(optimizer, role, self.decay)
 
     def scaled_eps(self, optimizer: Algorithm, evidence: Evidence, factors: Factors) -> Eps:
         """Return eps for a tensor. The optimizer's record says what eps is compared with."""
@@ -308,7 +399,7 @@ class Request:
             factors.std,
             factors.gradient,
         )
-        return optimizer.scaled_eps(base, scale)
+        return times(optimizer.scaled_eps(base, scale), factors.eps)
 
     def decayed(self, rows: Sequence[Row]) -> tuple[Row, ...]:
         """Return the rows, without weight decay on vectors if the user wants none there."""
@@ -349,6 +440,9 @@ class Request:
             gauge=self.gauge,
             depth=self.depth,
             decay=self.decay,
+            horizon=self.horizon.rule,
+            axes=self.horizon.sizes,
+            critical_batch=self.horizon.critical_batch,
             decay_vectors=self.decay_vectors,
             relative=relative,
             user_class=optimizer.user_text,
@@ -357,7 +451,7 @@ class Request:
 
 
 @cache
-def _parameterization(rule: Rule, law: str | UpdateLaw) -> Parameterization:
+def _parameterization(rule: str | Parameterization, law: str | UpdateLaw) -> Parameterization:
     if not isinstance(rule, Parameterization):
         return rules.get(rule, law)  # a law is the name of an optimizer that has this update law
     if rule.rates_for is None or rule.rates_for[0] == law:

@@ -47,7 +47,7 @@ from orderone.planning.base import (
     pooled,
 )
 from orderone.planning.counterparts import stack_of
-from orderone.rules.parameterizations import Growth
+from orderone.rules.axes import Growth
 
 # powers of the depth that initializers use
 DEPTH_POWERS = (0.5, 1.0)

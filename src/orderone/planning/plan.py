@@ -13,9 +13,11 @@ from torch.optim import Optimizer
 from orderone.core.errors import InputError
 from orderone.core.notebook import notebook_html
 from orderone.core.roles import Role
-from orderone.observe.inventory import inventory, unwrap
+from orderone.observe.inventory import tensors_of, unwrap
 from orderone.optimizers import row_rates
 from orderone.optimizers.combined import CombinedOptimizer
+from orderone.optimizers.muon import CONVENTION, class_for
+from orderone.optimizers.muon_rates import convert_muon_lr
 from orderone.optimizers.registry import registered_name
 from orderone.optimizers.row_rates import RowSettings
 from orderone.optimizers.table import (
@@ -30,9 +32,10 @@ from orderone.optimizers.table import (
 )
 from orderone.planning import apply, schedule, text
 from orderone.planning.draw import Draw
+from orderone.planning.origins import Origin
 from orderone.planning.start_sizes import StartReport, start_report
 from orderone.planning.supported import has_sparse_gradients
-from orderone.rules.parameterizations import Factors, Growth
+from orderone.rules.axes import Factors, Growth
 
 if TYPE_CHECKING:
     import pandas
@@ -45,8 +48,8 @@ if TYPE_CHECKING:
     from orderone.planning.init_check import Observation
     from orderone.planning.options import ExampleBatch
 
-# optimizer, lr, weight decay, eps, settings of rows
-GroupKey: TypeAlias = tuple[str, float, float, Eps, str]
+# optimizer, lr, weight decay, eps, betas, settings of rows
+GroupKey: TypeAlias = tuple[str, float, float, Eps, tuple[float, ...] | None, str]
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,21 @@ class Row:
     order_one: float | None = None
     draw: Draw | None = None  # how values are drawn, if a start replaces those of the model's code
     blocks: tuple[Block, ...] = ()  # rows with settings of their own
+    # its output is a matrix, whose fan-in and fan-out are in `growth` (a hypernetwork)
+    writes_matrix: bool = False
+    # factors of batch size, tokens and further axes; part of lr, weight_decay, eps and betas
+    horizon: Factors = field(default_factory=Factors)
+    betas: tuple[float, ...] | None = None  # of the optimizer's averages, if an axis changes them
+    origins: tuple[Origin, ...] = ()  # factors by axis; their product makes the row
+    # convention of Muon's learning rate, if it is not torch's default (`optimizers.muon_rates`)
+    convention: str | None = None
+
+    @property
+    def default_lr(self) -> float:
+        """Learning rate that makes the same steps in the default convention of Muon."""
+        if self.convention is None:
+            return self.lr
+        return convert_muon_lr(self.lr, self.shape, self.convention, "original")
 
     def rms(self, value: "Callable[[Row | Block], float]") -> float:
         """Return the root mean square of a setting over all entries of the tensor."""
@@ -152,6 +170,14 @@ class Row:
         }
 
     @property
+    def averages(self) -> dict[str, float | tuple[float, ...]]:
+        """Betas of the optimizer's averages as a setting of its groups; empty if none changes."""
+        setting = None if self.betas is None else record_named(self.optimizer).averages
+        if setting is None or self.betas is None:
+            return {}
+        return {setting: self.betas if len(self.betas) > 1 else self.betas[0]}
+
+    @property
     def rule_std(self) -> float:
         """Initial size without the user's factor."""
         return self.init_std / self.init_scale
@@ -180,7 +206,7 @@ class Row:
         if self.role == "fixed" or self.base_shape is None:
             return None
         size = self.initial_growth
-        if self.role == "vector":
+        if self.role == "vector" or self.writes_matrix:
             return size
         if self.role == "readout" and self.factors.gauge != 1:
             # the forward code multiplies before or after the readout; it is unknown which
@@ -223,6 +249,10 @@ class Settings:
     gauge: str = "folded"
     depth: str | None = None
     decay: str = "independent"
+    horizon: str | None = None  # rule for batch size and tokens
+    # base and target on axes beside width and depth: batch, tokens, and those of third parties
+    axes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    critical_batch: float | None = None
     decay_vectors: bool = True
     relative: bool = True
     # whole numbers of the base's Hugging Face configuration
@@ -295,12 +325,14 @@ class Plan:
     def __str__(self) -> str:
         return text.render(self)
 
-    def table(self, *, wide: bool = False) -> str:
+    def table(self, *, wide: bool = False, origins: bool | None = None) -> str:
         """Return the plan as text, as `print(plan)` shows it.
 
-        `wide=True` gives every row one line, however long.
+        `wide=True` gives every row one line, however long. `origins` says whether a second table
+        lists every factor by its origin; by default it does if the plan has axes beside width and
+        depth, or another convention of weight decay than "independent" and "proportional".
         """
-        return text.render(self, wide)
+        return text.render(self, wide, origins)
 
     def __getitem__(self, name: str) -> Row:
         for row in self.rows:
@@ -387,6 +419,8 @@ class Plan:
                     f" plan(..., {name}={options[name]!r})"
                 )
                 raise InputError(message, "setting-of-the-plan", argument=name)
+        for name in options:
+            self._check_option(name)
         options = {**self.user_options, **options}
         if record_named(self.settings.optimizer).rest is not None:
             made = self._with_rest(model, options)
@@ -394,11 +428,23 @@ class Plan:
             made = self._one(model, options)
         check_options(made)
         _must_decay_as_planned(made, self)
+        schedule.check_conventions(self, made, model)
         if self.user_class is not None and model is None:
             schedule.check(self, made, None, None)  # its constructor may have made other groups
         if not self.applied:
             apply.remind(self, self.bound() if model is None else unwrap(model), made)
         return made
+
+    def _check_option(self, name: str) -> None:
+        """Raise an InputError if the plan scales this option of the optimizer."""
+        for row in self.rows:
+            if row.betas is not None and record_named(row.optimizer).averages == name:
+                message = (
+                    f"optimizer: the plan scales {name} with batch size and tokens; pass the value"
+                    " of the base to the plan instead:"
+                    f" plan(..., optimizer=functools.partial(AdamW, {name}=...))"
+                )
+                raise InputError(message, "setting-of-the-plan", argument=name)
 
     def _class(self) -> type[Optimizer]:
         if self.user_class is not None:
@@ -430,7 +476,9 @@ class Plan:
         for name, rows_of_part in rows.items():
             param_groups = _param_groups(rows_of_part, tensors)
             if name == self.settings.optimizer:
-                parts[name] = construct(self._class(), param_groups, {}, options)
+                shapes = [row.shape for row in rows_of_part]
+                kind = class_for(self._class(), shapes, options.get(CONVENTION))
+                parts[name] = construct(kind, param_groups, {}, options)
             else:
                 parts[name] = construct(CLASSES[name], param_groups, {}, {})
         return CombinedOptimizer(parts)
@@ -504,12 +552,8 @@ class Plan:
 
         Sharding and `to_empty` replace parameters.
         """
-        tensors: dict[str, Tensor] = {}
-        shapes: dict[str, tuple[int, ...]] = {}
-        for name, item in inventory(self.bound() if model is None else model).items():
-            tensors[name] = item.tensor
-            shapes[name] = item.shape
-        _same_tensors(self.rows, shapes)
+        tensors = tensors_of(self.bound() if model is None else model)
+        _same_tensors(self.rows, {name: tuple(x.shape) for name, x in tensors.items()})
         return tensors
 
 
@@ -557,13 +601,17 @@ def _param_groups(rows: Sequence[Row], tensors: "Mapping[str, Tensor]") -> list[
 
 
 def _group_key(row: Row) -> GroupKey:
-    return (row.optimizer, row.lr, row.weight_decay, row.eps, str(row.row_settings))
+    rows = str(row.row_settings)
+    return (row.optimizer, row.lr, row.weight_decay, row.eps, row.betas, rows)
 
 
 def _group_settings(row: Row) -> dict[str, Any]:
     settings: dict[str, Any] = {"lr": row.lr, "weight_decay": row.weight_decay}
     if row.eps is not None:
         settings["eps"] = row.eps
+    settings |= row.averages
+    if row.convention is not None:
+        settings[CONVENTION] = row.convention
     rows = row.row_settings
     if rows is not None:
         row_rates.activate()

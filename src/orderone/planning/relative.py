@@ -7,12 +7,14 @@ The path of a learning rate:
     roles/resolve.py             role of the tensor, and the growth of its fan-in and fan-out
     options.py                   `Request.parameterization`: the rule for this update law.
     rules/parameterizations.py   `get`: a and b of the rule; c comes from
-                                 theory/exponents/solver.py. `width_factors`: factors of this role,
-                                 growth and update law
+                                 theory/exponents/solver.py
+    rules/axes/width.py          `width_factors`: factors of this role, growth and update law
     `_factors`                   divides by the factor that torch.optim.Muon applies to lr
     start.py                     initial sizes of the base, if the user asks for a start
-    adjustments.py               in this order: weight norm, constants in the forward code, residual
-                                 branches, attention scores, tied readouts, gauge. Without a rule
+    adjustments.py               in this order: weight norm, constants in the forward code, rank of
+                                 adapters (adapter_factors.py), number of experts
+                                 (expert_factors.py), residual branches, attention scores, tied
+                                 readouts, gauge. Without a rule
                                  for depth, own_depth.py keeps the initial sizes that the model's
                                  own code sets at its depth
     settings.py                  `Setting.of`: the user's learning rate of this tensor, for the base
@@ -22,23 +24,30 @@ The path of a learning rate:
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from torch import nn
 
 from orderone.core.errors import InputError, with_code
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
-from orderone.optimizers.table import Algorithm, record_for
+from orderone.optimizers.table import Algorithm, Eps, record_for
 from orderone.planning import adjustments, own_depth
+from orderone.planning.adapter_factors import adapters_of_other_rank, factors_in_width
 from orderone.planning.adjustments import Draft, DraftBlock
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Base, Initial, is_configuration, measure, sizes_of
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
+from orderone.planning.expert_factors import mixtures_of_experts
 from orderone.planning.forward_facts import ForwardFacts
+from orderone.planning.horizon import scaled_betas, times
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.options import Request
+from orderone.planning.origins import Origin
 from orderone.planning.plan import Block, Plan, Row, in_groups
+from orderone.planning.roles.adapters import AdapterPart, adapter_parts
 from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
+from orderone.planning.roles.experts import ExpertPart, Size, expert_parts, lists_of_experts
 from orderone.planning.roles.parallel import parallel_by_shape
 from orderone.planning.roles.resolve import (
     ResolvedRole,
@@ -50,7 +59,10 @@ from orderone.planning.roles.resolve import (
 from orderone.planning.roles.standalone import roles_at_all_sizes
 from orderone.planning.settings import Subject
 from orderone.planning.start import order_one_sizes, started
-from orderone.rules.parameterizations import Factors, Growth, width_factors
+from orderone.rules.axes import Factors, Growth, width_factors
+
+# drafts after each step that changes factors, by the name that the plan prints
+Stages: TypeAlias = Mapping[str, adjustments.Drafts]
 
 
 def relative_plan(model: nn.Module, base: Base, request: Request, facts: ForwardFacts) -> Plan:
@@ -72,9 +84,11 @@ class _Comparison:
         subjects = self._subjects(drafts)
         request.check_settings(list(subjects.values()))
         start = started(drafts, subjects, request.init, facts, self.base, self.model)
-        drafts = adjustments.weight_norm(start.drafts, self.model)
-        drafts = adjustments.forward_constants(drafts, facts)
-        in_depth = self._in_depth(drafts)
+        normed = adjustments.weight_norm(start.drafts, self.model)
+        adapted = adapters_of_other_rank(normed, self.adapters, facts, request)
+        compensated = adjustments.forward_constants(adapted, facts, without=self.adapters)
+        mixtures = mixtures_of_experts(compensated, facts, request.expert_rule)
+        in_depth = self._in_depth(mixtures.drafts)
         scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
         tied = adjustments.tied_readouts(scores.drafts, facts, request)
         gauge = adjustments.gauge(tied.drafts, request)
@@ -84,12 +98,24 @@ class _Comparison:
         undone = (*scores.notes, *tied.notes)
         notes = (
             *start.notes,
+            *mixtures.notes,
             *in_depth.notes,
             *undone,
             *self._bottlenecks(gauge.drafts.values()),
         )
         sizes = order_one_sizes(gauge.drafts, subjects, facts, self.base, self.model)
-        rows = request.decayed(self._rows(gauge.drafts, subjects))
+        stages: Stages = {
+            "width": start.drafts,
+            "weight norm": normed,
+            "rank": adapted,
+            "forward code": compensated,
+            "experts": mixtures.drafts,
+            "depth": in_depth.drafts,
+            "attention scores": scores.drafts,
+            "tied readout": tied.drafts,
+            "gauge": gauge.drafts,
+        }
+        rows = request.decayed(self._rows(gauge.drafts, subjects, stages))
         rows = tuple(replace(row, order_one=sizes.get(row.name)) for row in rows)
         self._check_init_scale(rows, subjects)
         settings = replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module))
@@ -104,6 +130,7 @@ class _Comparison:
                 *facts.findings,
                 *self._numbers(),
                 *adjustments.hook_notes(multipliers),
+                *request.horizon.notes(),
             ),
             undone=undone,
             multipliers=multipliers,
@@ -141,8 +168,9 @@ class _Comparison:
         """Names of lists whose modules are not layers: as traced, or as shapes tell."""
         if self.facts.pair is not None:
             return self.facts.parallel
-        as_layers = self._evidence(counterparts(self._shapes, self.base.shapes))
-        return parallel_by_shape(as_layers, self.base.shapes)
+        as_layers = counterparts(self._shapes, self.base.shapes)
+        heads = parallel_by_shape(self._evidence(as_layers), self.base.shapes)
+        return heads | lists_of_experts(self._experts(as_layers))
 
     @cached_property
     def traced_as(self) -> dict[str, str]:
@@ -155,7 +183,25 @@ class _Comparison:
 
     def _evidence(self, counterparts: Mapping[str, Counterpart]) -> list[Evidence]:
         overrides = read_overrides(self.request.overrides, list(self.items))
+        self._check_dimensions(counterparts)
+        experts = self._experts(counterparts)
         tensors: list[Evidence] = []
+        for name, item in self.items.items():
+            evidence = Evidence(
+                item,
+                self.base.shapes[counterparts[name].name],
+                override=overrides.get(name),
+                traced=self.facts.layouts.get(self.traced_as.get(name, ""), ()),
+                declared=declared_layouts(item),
+                is_output=not set(self.facts.outputs).isdisjoint(item.modules),
+                siblings=(1, 1) if name in experts else counterparts[name].siblings,
+                generated=self.facts.generated.get(self.traced_as.get(name, "")),
+                expert=experts.get(name),
+            )
+            tensors.append(evidence)
+        return tensors
+
+    def _check_dimensions(self, counterparts: Mapping[str, Counterpart]) -> None:
         for name, item in self.items.items():
             base_shape = self.base.shapes[counterparts[name].name]
             if len(base_shape) != len(item.shape):
@@ -164,21 +210,23 @@ class _Comparison:
                     f" {len(item.shape)} in the model; build the base with the same code"
                 )
                 raise InputError(message, "other-architecture", argument="base")
-            evidence = Evidence(
-                item,
-                base_shape,
-                override=overrides.get(name),
-                traced=self.facts.layouts.get(self.traced_as.get(name, ""), ()),
-                declared=declared_layouts(item),
-                is_output=not set(self.facts.outputs).isdisjoint(item.modules),
-                siblings=counterparts[name].siblings,
-            )
-            tensors.append(evidence)
-        return tensors
+
+    def _experts(self, counterparts: Mapping[str, Counterpart]) -> dict[str, ExpertPart]:
+        """Return the place of every tensor that belongs to a mixture of experts."""
+        names = {name: counterpart.name for name, counterpart in counterparts.items()}
+        declared = [name for name, item in self.items.items() if declared_layouts(item)]
+        return expert_parts(
+            self._shapes, self.base.shapes, names, declared, parallel=self.facts.parallel
+        )
 
     @cached_property
     def widths(self) -> Widths:
         return Widths(self.tensors)
+
+    @cached_property
+    def adapters(self) -> dict[str, AdapterPart]:
+        """Matrices of adapters, by name."""
+        return adapter_parts(self.tensors)
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -191,6 +239,10 @@ class _Comparison:
             name = evidence.name
             algorithm = self._algorithm(evidence, structure[name])
             drafts[name] = self._draft(evidence, roles[name], algorithm)
+        for name, part in self.adapters.items():
+            if part.growth != 1:
+                factors = factors_in_width(drafts[name], part, self.request)
+                drafts[name] = replace(drafts[name], factors=factors)
         return drafts
 
     def _as_traced(self, evidence: Evidence) -> Evidence:
@@ -209,7 +261,8 @@ class _Comparison:
 
         Its iterations are in real numbers, so that it takes no complex matrices.
         """
-        is_hidden = structural_role == Role.HIDDEN and not evidence.item.tensor.is_complex()
+        is_matrix = structural_role == Role.HIDDEN and len(evidence.item.shape) == 2
+        is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()
         return record_for(self.request.algorithm, is_hidden, evidence.item.shape)
 
     def _draft(self, evidence: Evidence, resolved: ResolvedRole, algorithm: Algorithm) -> Draft:
@@ -237,7 +290,8 @@ class _Comparison:
         if resolved.role != Role.FIXED:
             rule = self.request.parameterization(algorithm.law)
             factors = width_factors(rule, resolved.role, resolved.growth, algorithm.law)
-            if algorithm.update_law.spectral and evidence.siblings != (1, 1):
+            is_one_of_many = evidence.siblings != (1, 1) or evidence.is_stack
+            if algorithm.update_law.spectral and is_one_of_many:
                 # every one of the parallel matrices is orthogonalized by itself
                 alone = self.widths.growth_alone(evidence)
                 factors = replace(
@@ -289,12 +343,15 @@ class _Comparison:
                 )
                 raise InputError(message, argument="init_scale")
 
-    def _rows(self, drafts: adjustments.Drafts, subjects: Mapping[str, Subject]) -> tuple[Row, ...]:
+    def _rows(
+        self, drafts: adjustments.Drafts, subjects: Mapping[str, Subject], stages: "Stages"
+    ) -> tuple[Row, ...]:
         roles = {name: draft.role for name, draft in drafts.items()}
         width = residual_width(self.tensors, roles)
         rows: list[Row] = []
         for draft in drafts.values():
-            rows.append(self._row(draft, subjects[draft.name], width))
+            row = self._row(draft, subjects[draft.name], width)
+            rows.append(replace(row, origins=self._origins(row, subjects[draft.name], stages)))
         return tuple(rows)
 
     def _row(self, draft: Draft, subject: Subject, width: int | None) -> Row:
@@ -310,6 +367,7 @@ class _Comparison:
         constant = None
         if initial.constant is not None:
             constant = initial.constant * factors.std * init_scale * draft.own_depth
+        horizon = self._horizon(draft)
         return Row(
             name=item.name,
             role=draft.role,
@@ -320,9 +378,9 @@ class _Comparison:
             depth=draft.depth,
             multiplier=draft.multiplier,
             init_std=initial.rms * factors.std * init_scale * draft.own_depth,
-            lr=request.lr_of(algorithm, subject) * factors.lr,
-            weight_decay=request.scaled_weight_decay(algorithm, subject, factors),
-            eps=request.scaled_eps(algorithm, draft.evidence, factors),
+            lr=request.lr_of(algorithm, subject) * factors.lr * horizon.lr,
+            weight_decay=self._weight_decay(draft, subject, factors),
+            eps=times(request.scaled_eps(algorithm, draft.evidence, factors), horizon.eps),
             reason="; ".join((*draft.reasons, *request.settings_reason(subject))),
             optimizer=algorithm.name,
             uses=item.modules,
@@ -334,7 +392,102 @@ class _Comparison:
             factors=factors,
             own_depth=draft.own_depth,
             draw=draft.draw,
+            writes_matrix=draft.resolved.writes_matrix,
             blocks=tuple(self._block(block, draft, subject, initial) for block in draft.blocks),
+            convention=algorithm.convention,
+            horizon=horizon,
+            betas=self._betas(draft, horizon),
+        )
+
+    def _horizon(self, draft: Draft) -> Factors:
+        """Return the product of the factors of batch size, tokens and further axes."""
+        horizon = Factors()
+        by_axis = self.request.horizon_factors(draft.algorithm, draft.role, draft.trained)
+        for factors in by_axis.values():
+            horizon = horizon * factors
+        return horizon
+
+    def _weight_decay(self, draft: Draft, subject: Subject, factors: Factors) -> float:
+        request = self.request
+        base = request.weight_decay_of(draft.algorithm, subject)
+        grown = request.decay_factor(draft.algorithm, factors, draft.role, draft.resolved.growth)
+        return base * grown * self._horizon(draft).weight_decay
+
+    def _betas(self, draft: Draft, horizon: Factors) -> tuple[float, ...] | None:
+        """Return the betas of a tensor; None if they are those of the base."""
+        if horizon.betas == (1.0, 1.0):
+            return None
+        return scaled_betas(draft.algorithm, draft.algorithm.betas, horizon.betas)
+
+    def _origins(self, row: Row, subject: Subject, stages: "Stages") -> tuple[Origin, ...]:
+        """Return the factors of a row by axis, adjustment and setting of the user."""
+        if not row.trained:
+            return ()
+        draft = stages["gauge"][row.name]
+        origins = [self._tuned(draft.algorithm, subject, row.init_scale)]
+        before = Origin("base")
+        for name, drafts in stages.items():
+            after = self._cumulative(drafts[row.name])
+            origins.append(
+                Origin(
+                    name,
+                    init=after.init / before.init,
+                    lr=after.lr / before.lr,
+                    weight_decay=after.weight_decay / before.weight_decay,
+                    eps=after.eps / before.eps,
+                    multiplier=after.multiplier / before.multiplier,
+                )
+            )
+            before = after
+        by_axis = self.request.horizon_factors(draft.algorithm, draft.role, draft.trained)
+        for name, factors in by_axis.items():
+            origins.append(
+                Origin(
+                    name,
+                    lr=factors.lr,
+                    weight_decay=factors.weight_decay,
+                    eps=factors.eps,
+                    betas=factors.betas,
+                )
+            )
+        return tuple(origin for origin in origins if not origin.is_one)
+
+    def _tuned(self, algorithm: Algorithm, subject: Subject, init_scale: float) -> Origin:
+        """Return the user's values of this tensor over the defaults: the same at every size."""
+        request = self.request
+        keys = dict.fromkeys(
+            setting.of(subject).key
+            for setting in (request.lr, request.weight_decay, request.init_scale)
+        )
+        named = ", ".join(repr(key) for key in keys if key is not None)
+        lr = request.lr.for_optimizer(algorithm.name) or algorithm.lr
+        decay = request.weight_decay.for_optimizer(algorithm.name)
+        if decay is None:
+            decay = algorithm.weight_decay
+        own_decay = request.weight_decay_of(algorithm, subject)
+        return Origin(
+            f"tuned for {named}" if named else "init_scale",
+            init=init_scale,
+            lr=request.lr_of(algorithm, subject) / lr if lr else 1.0,
+            weight_decay=own_decay / decay if decay and own_decay else 1.0,
+            tuned=True,
+        )
+
+    def _cumulative(self, draft: Draft) -> Origin:
+        """Return the factors of a draft, relative to the base."""
+        request = self.request
+        algorithm = draft.algorithm
+        factors = draft.factors
+        growth = draft.resolved.growth
+        base_eps = _size(request.eps_of(algorithm))
+        eps = _size(request.scaled_eps(algorithm, draft.evidence, factors))
+        return Origin(
+            "",
+            init=factors.std * draft.own_depth,
+            lr=factors.lr,
+            weight_decay=request.decay_factor(algorithm, factors, draft.role, growth),
+            eps=eps / base_eps if base_eps else 1.0,
+            multiplier=draft.multiplier,
         )
 
     def _block(self, block: DraftBlock, draft: Draft, subject: Subject, initial: Initial) -> Block:
@@ -342,6 +495,7 @@ class _Comparison:
         request = self.request
         algorithm = draft.algorithm
         own = request.init_scale_of(subject, len(draft.evidence.item.shape)) * draft.own_depth
+        horizon = self._horizon(draft)
         factors = block.factors(draft.factors, draft.update_law)
         constant = None
         if initial.constant is not None:
@@ -353,9 +507,9 @@ class _Comparison:
             ranges=block.entries.ranges,
             init_std=initial.rms * factors.std * own,
             constant=constant,
-            lr=request.lr_of(algorithm, subject) * factors.lr,
-            weight_decay=request.scaled_weight_decay(algorithm, subject, factors),
-            eps=request.scaled_eps(algorithm, draft.evidence, factors),
+            lr=request.lr_of(algorithm, subject) * factors.lr * horizon.lr,
+            weight_decay=self._weight_decay(draft, subject, factors),
+            eps=times(request.scaled_eps(algorithm, draft.evidence, factors), horizon.eps),
             factors=factors,
         )
 
@@ -368,8 +522,13 @@ class _Comparison:
         for counterpart in self.counterparts.values():
             if counterpart.depth != 1:
                 depths.append(counterpart.depth)
-        deeper = [f"depth x{max(depths):.4g}"] if depths else []
-        sizes = sorted(self.widths.passed_on, key=lambda size: size[0])
+        others = [f"depth x{max(depths):.4g}"] if depths else []
+        others += self._more_of("rank", {part.rank for part in self.adapters.values()})
+        others += self._more_of("experts", self._numbers_of_experts())
+        for name, (base, target) in self.request.horizon.sizes.items():
+            if base != target:
+                others.append(f"{name} x{target / base:.4g}")
+        sizes = sorted(self.widths.passed_on - self._ranks, key=lambda size: size[0])
         if sizes:
             ratios: set[float] = set()
             widths: list[str] = []
@@ -377,9 +536,9 @@ class _Comparison:
                 ratios.add(target / base)
                 widths.append(f"{base} -> {target}")
             grown = ", ".join(f"x{ratio:.4g}" for ratio in sorted(ratios))
-            growth = ", ".join([f"width {grown} ({', '.join(widths)})", *deeper])
+            growth = ", ".join([f"width {grown} ({', '.join(widths)})", *others])
             return f"{title}: {growth}; {count}"
-        differs = [*deeper, *sorted(self._other_sizes())] or self._settings_that_differ()
+        differs = [*others, *sorted(self._other_sizes())] or self._settings_that_differ()
         if not differs and self.request.is_uniform:
             return (
                 f"{title}: the target equals its base: every factor is 1, and training is"
@@ -390,12 +549,34 @@ class _Comparison:
         differences = " and ".join(differs)
         return f"{title}: no width grows; base and target differ in {differences}; {count}"
 
+    @cached_property
+    def _ranks(self) -> set[Size]:
+        """Ranks of adapters that are nothing else: no other tensor has this size."""
+        ranks = {part.rank for part in self.adapters.values()}
+        others: set[Size] = set()
+        for evidence in self.tensors:
+            if evidence.name not in self.adapters:
+                others.update(evidence.sizes)
+        return ranks - others
+
+    def _numbers_of_experts(self) -> set[Size]:
+        parts = [evidence.expert for evidence in self.tensors]
+        return {part.count for part in parts if part is not None}
+
+    def _more_of(self, word: str, sizes: Iterable[Size]) -> list[str]:
+        """Return `rank x8 (4 -> 32)` for the sizes that differ."""
+        texts: list[str] = []
+        for base, target in sorted(sizes):
+            if base != target:
+                texts.append(f"{word} x{target / base:.4g} ({base} -> {target})")
+        return texts
+
     def _other_sizes(self) -> set[str]:
         """Return words for the sizes that differ and are not widths."""
         words: set[str] = set()
         for evidence in self.tensors:
             for size in evidence.sizes:
-                if size[0] != size[1]:
+                if size[0] != size[1] and size not in self._ranks:
                     words.add(self.widths.word_for(size))
         return words
 
@@ -429,7 +610,7 @@ class _Comparison:
         """Return a note if the output of a readout goes on into the network."""
         stacks: dict[str, None] = {}
         for draft in drafts:
-            if draft.resolved.bottleneck:
+            if draft.resolved.bottleneck and draft.name not in self.adapters:
                 stacks[stack_of(draft.name)] = None
         if not stacks:
             return []
@@ -438,3 +619,10 @@ class _Comparison:
             " If its fan-out is a width, make it smaller in the base"
         )
         return [with_code(note, "bottleneck-size")]
+
+
+def _size(eps: Eps) -> float:
+    """Return eps as one number: the second of a pair, 0 if there is none."""
+    if isinstance(eps, tuple):
+        return eps[1]
+    return eps or 0.0

@@ -10,6 +10,8 @@ from orderone.core.text_table import aligned, text_width, wrapped
 from orderone.optimizers.table import find_record
 from orderone.planning.counterparts import common_name, stack_of
 from orderone.planning.draw import describe
+from orderone.planning.origins import origin_lines, timescale_lines
+from orderone.rules.axes import INDEPENDENT, PROPORTIONAL, horizon
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Block, Plan, Row
@@ -26,7 +28,7 @@ def record(row: "Row") -> dict[str, object]:
     """Return a row as plain values, with its factors as separate columns."""
     plain: dict[str, object] = {}
     for field in fields(row):
-        if field.name not in ("factors", "growth", "blocks", "draw"):
+        if field.name not in ("factors", "growth", "blocks", "draw", "horizon", "origins"):
             plain[field.name] = getattr(row, field.name)
     plain["grows"] = row.grows
     plain["start"] = None if row.draw is None else row.draw.start
@@ -38,8 +40,8 @@ def record(row: "Row") -> dict[str, object]:
     return plain
 
 
-def render(plan: "Plan", wide: bool = False) -> str:
-    """Return headline, table, multipliers and notes of a plan.
+def render(plan: "Plan", wide: bool = False, origins: bool | None = None) -> str:
+    """Return headline, table, factors by origin, multipliers and notes of a plan.
 
     The table has one line per row if the terminal is wide enough, or if it is asked for (`wide`).
     """
@@ -55,16 +57,48 @@ def render(plan: "Plan", wide: bool = False) -> str:
         remarks.append("no weight decay on gains, biases and scalars (decay_vectors=False)")
     if any(row.draw for row in plan.rows):
         remarks.append(describe(plan.settings.init, [row.draw for row in plan.rows]))
+    if origins is None:
+        origins = _has_further_axes(plan)
+    by_origin = origin_lines(plan.rows) if origins else []
     remarks += [LEGEND, plan.looked]
+    if origins:
+        remarks = [*_horizon_lines(plan), *remarks]
     remarks += hint_on_codes(remarks)
     if wide:
-        return "\n".join([plan.headline, *table, *remarks])
+        return "\n".join([plan.headline, *table, *by_origin, *remarks])
     if max(map(len, table)) > text_width():
         table = _narrow_table(rows)
-    lines = [*wrapped(plan.headline, indent=0), *table]
+    lines = [*wrapped(plan.headline, indent=0), *table, *by_origin]
     for remark in remarks:
         lines += wrapped(remark, indent=0)
     return "\n".join(lines)
+
+
+def _has_further_axes(plan: "Plan") -> bool:
+    """Return whether a plan has axes beside width and depth, or weight decay that follows one."""
+    return bool(plan.settings.axes) or plan.settings.decay not in (INDEPENDENT, PROPORTIONAL)
+
+
+def _horizon_lines(plan: "Plan") -> list[str]:
+    """Return sizes of the training, rules with their sources, and averaging timescales."""
+    settings = plan.settings
+    lines: list[str] = []
+    for name, (base, target) in settings.axes.items():
+        lines.append(f"{name} x{target / base:.4g} ({base:.4g} -> {target:.4g})")
+    lines = [", ".join(lines)] if lines else []
+    if settings.horizon is not None:
+        for axis in horizon(settings.horizon):
+            if axis.name in settings.axes:
+                rule = f"{axis.name}, rule {settings.horizon!r} with m the ratio: {axis.formula}"
+                lines.append(f"{rule} ({axis.source})")
+    elif "batch" in settings.axes or "tokens" in settings.axes:
+        lines.append("horizon=None: learning rates do not follow batch size and tokens")
+    coupled: list[str] = []
+    for name in dict.fromkeys(row.optimizer for row in plan.rows):
+        record = find_record(name)
+        if record is None or not (record.decouples_decay or record.update_law.gradient == 1):
+            coupled.append(name)
+    return [*lines, f"weight decay: {settings.decay!r}", *timescale_lines(plan, coupled)]
 
 
 def _narrow_table(rows: Sequence[tuple[str, ...]]) -> list[str]:

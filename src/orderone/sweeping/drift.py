@@ -28,7 +28,7 @@ from orderone.core.inputs import Name
 from orderone.core.roles import MATRIX_ROLES, ROLES
 from orderone.optimizers.table import law_name
 from orderone.rules import get, names
-from orderone.rules.parameterizations import DEPTH_RULES
+from orderone.rules.axes import DEPTH_RULES
 from orderone.sweeping.optimum import (
     ABOVE,
     BELOW,

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from orderone.core.inputs import UserInput
 from orderone.planning import Plan
+from orderone.rules.composition import Composition
 from orderone.theory.exponents import Parameterization
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ else:  # Optuna is optional
 Build: TypeAlias = Annotated[Callable[..., nn.Module | tuple[nn.Module, Optimizer]], UserInput]
 SpaceInput: TypeAlias = Annotated[Mapping[str, object], UserInput]
 Sizes: TypeAlias = Annotated[int | Iterable[int] | None, UserInput]
-Rules: TypeAlias = Annotated[str | Parameterization | Iterable[str | Parameterization], UserInput]
+Rule: TypeAlias = str | Parameterization | Composition
+Rules: TypeAlias = Annotated[Rule | Iterable[Rule], UserInput]
 Optimizers: TypeAlias = Annotated[
     str | type[Optimizer] | Iterable[str | type[Optimizer]] | None, UserInput
 ]

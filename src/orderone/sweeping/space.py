@@ -22,6 +22,7 @@ from orderone.core.reals import real
 from orderone.optimizers.table import UserOptimizer, algorithm
 from orderone.planning.settings import DEFAULT
 from orderone.planning.start_setting import INIT, StartSetting
+from orderone.rules.composition import Composition, find_composition
 from orderone.sweeping.inputs import Optimizers, Rules, Sizes, SpaceInput
 from orderone.sweeping.trial import AMOUNTS, PER_TENSOR, SEEDS, SIZES, Scalar, tuned_name
 from orderone.theory.exponents import Parameterization
@@ -73,7 +74,7 @@ class Space:
     choices: Mapping[str, tuple[str, ...]]  # "rule", "optimizer"
     repeats: Mapping[str, tuple[int, ...]]  # "seed", "data_seed"
     tuned: Mapping[str, Sequence[Scalar]]  # a LogGrid or a range stays one
-    rules: Mapping[str, Parameterization]  # custom rules, by name
+    rules: Mapping[str, Parameterization | Composition]  # custom rules, by name
     optimizers: Mapping[str, UserOptimizer]  # custom optimizer classes, by label
     amounts: Mapping[str, tuple[int, ...]]  # "batch_size", "steps"
 
@@ -220,7 +221,7 @@ def _values(name: str, values: object) -> Sequence[object]:
 
 
 def _is_single(values: object) -> bool:
-    if isinstance(values, (str, bytes, type, Mapping, Parameterization)):
+    if isinstance(values, (str, bytes, type, Mapping, Parameterization, Composition)):
         return True
     return not hasattr(values, "__iter__")
 
@@ -245,16 +246,23 @@ def _read_seeds(name: str, values: Sequence[object]) -> tuple[int, ...]:
 
 def _read_rules(
     values: Sequence[object],
-) -> tuple[tuple[str, ...], dict[str, Parameterization]]:
+) -> tuple[tuple[str, ...], dict[str, Parameterization | Composition]]:
     """Return the names of all rules, and the custom rules among them."""
     rule_names: list[str] = []
-    user_rules: dict[str, Parameterization] = {}
+    user_rules: dict[str, Parameterization | Composition] = {}
     for rule in values:
-        if isinstance(rule, Parameterization):
-            rule_names.append(rule.name)
-            user_rules[rule.name] = rule
-        else:
+        composed = find_composition(rule)
+        user_rule = composed or rule
+        if not isinstance(user_rule, (Parameterization, Composition)):
             rule_names.append(one_of(rule, rules.names(), "rule"))
+            continue
+        if composed is not None and user_rule.name in rule_names:
+            raise InputError(
+                f"rule: two rules have the name {user_rule.name}; pass name= to rules.compose",
+                argument="rule",
+            )
+        rule_names.append(user_rule.name)
+        user_rules[user_rule.name] = user_rule
     return tuple(dict.fromkeys(rule_names)), user_rules
 
 

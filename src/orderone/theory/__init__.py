@@ -8,7 +8,16 @@ from orderone.theory import exponents
 from orderone.theory.scaling import init_std, lr_factors
 
 if TYPE_CHECKING:
-    from orderone.theory import activations, gaussian, kernels, limits, meanfield, transformer
+    from orderone.theory import (
+        activations,
+        finite_width,
+        first_pass,
+        gaussian,
+        kernels,
+        limits,
+        meanfield,
+        transformer,
+    )
     from orderone.theory.limits import (
         CovarianceSDE,
         UnshapedCorrelationSDE,
@@ -36,6 +45,8 @@ __all__ = [
     "depth_report",
     "edge_of_chaos",
     "exponents",
+    "finite_width",
+    "first_pass",
     "gaussian",
     "init_std",
     "kernels",
@@ -52,6 +63,8 @@ __getattr__: Callable[[str], object] = lazy_names(
     __name__,
     {
         "activations": None,
+        "finite_width": None,
+        "first_pass": None,
         "gaussian": None,
         "kernels": None,
         "limits": None,

@@ -18,7 +18,7 @@ Predictor = Callable[[Expectations, str, int], Expected | None]
 SIZES = "src/orderone/theory/exponents/sizes.py"
 UPDATES = "src/orderone/theory/exponents/updates.py"
 SOLVER = "src/orderone/theory/exponents/solver.py"
-FACTORS = "src/orderone/rules/parameterizations.py"
+FACTORS = "src/orderone/rules/axes/width.py"
 ATTENTION = "src/orderone/theory/exponents/attention.py"
 SCHEDULES = "src/orderone/planning/schedule.py"
 
@@ -114,6 +114,16 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "it scales like gradient / weight",
         ("exact", "negligible"),
         FACTORS,
+    ),
+    JudgedQuantity(
+        Quantity.EPS,
+        "tensor",
+        When.START,
+        "exact",
+        "eps, where it is at least a tenth of the gradient and so changes the size of steps",
+        "it scales like the gradient of the rule",
+        ("exact", "damped"),
+        UPDATES,
     ),
     JudgedQuantity(
         Quantity.SETTINGS,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from orderone.core.errors import InputError
-from orderone.optimizers.table import Eps
+from orderone.optimizers.table import Eps, record_named
 from orderone.planning.exports import names as tables
 
 if TYPE_CHECKING:
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 # own names: a function or a mapping from the plan's names
 Names: TypeAlias = Callable[[str], str | Sequence[str]] | Mapping[str, str | Sequence[str]] | None
-Settings: TypeAlias = tuple[str, float, float, Eps]  # optimizer, lr, weight decay, eps
+Betas: TypeAlias = tuple[float, ...] | None
+# optimizer, lr, weight decay, eps, betas
+Settings: TypeAlias = tuple[str, float, float, Eps, Betas]
 
 TABLES: Mapping[str, tables.Table] = {
     "torchtitan": tables.TORCHTITAN,
@@ -34,6 +36,15 @@ class Group:
     lr: float
     weight_decay: float
     eps: Eps
+    betas: Betas = None  # None: those of the base
+
+    @property
+    def averages(self) -> dict[str, float | tuple[float, ...]]:
+        """Betas of the optimizer's averages as options of the optimizer."""
+        name = None if self.betas is None else record_named(self.optimizer).averages
+        if name is None or self.betas is None:
+            return {}
+        return {name: self.betas if len(self.betas) > 1 else self.betas[0]}
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ def content(plan: "Plan", target: str, own_names: Names) -> Content:
     init: dict[str, float] = {}
     for row in plan.rows:
         for name in trainer_names[row.name]:
-            here = (row.optimizer, row.lr, row.weight_decay, row.eps)
+            here = (row.optimizer, row.lr, row.weight_decay, row.eps, row.betas)
             if row.trained and settings.setdefault(name, here) != here:
                 _refuse_packed(name, holders[name], row)
             holders[name] = row
@@ -63,8 +74,8 @@ def content(plan: "Plan", target: str, own_names: Names) -> Content:
     for name, here in settings.items():
         groups.setdefault(here, []).append(name)
     made: list[Group] = []
-    for (optimizer, lr, weight_decay, eps), group_names in groups.items():
-        made.append(Group(tuple(group_names), optimizer, lr, weight_decay, eps))
+    for (optimizer, lr, weight_decay, eps, betas), group_names in groups.items():
+        made.append(Group(tuple(group_names), optimizer, lr, weight_decay, eps, betas))
     return Content(tuple(made), tuple(init), init, notes)
 
 
@@ -105,7 +116,7 @@ def _own_name(name: str, own_names: Names) -> Sequence[str]:
 
 def _refuse_packed(name: str, first: "Row", second: "Row") -> None:
     different: list[str] = []
-    for setting in ("optimizer", "lr", "weight_decay", "eps"):
+    for setting in ("optimizer", "lr", "weight_decay", "eps", "betas"):
         if getattr(first, setting) != getattr(second, setting):
             different.append(setting)
     raise InputError(

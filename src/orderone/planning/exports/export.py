@@ -133,6 +133,12 @@ def _lost(plan: "Plan", made: Content, chosen: Format) -> dict[str, str]:
             lost["optimizer"] = f"{group.optimizer} for {group.names[0]}"
     if len({group.optimizer for group in made.groups}) > 1 and "optimizer" not in chosen.holds:
         lost.setdefault("optimizer", "several optimizers")
+    betas = {group.betas for group in made.groups}
+    if len(betas - {None}) > 1 and "betas" not in chosen.holds:
+        lost["betas"] = ", ".join(str(pair) for pair in sorted(betas - {None}, key=str))
+    averages = {name for group in made.groups for name in group.averages}
+    if averages - {"betas"} and "betas" not in chosen.holds:
+        lost["betas"] = f"{', '.join(averages)} of the optimizer"
     packed = [row.name for row in plan.rows if row.blocks]
     if packed and "rows" not in chosen.holds:
         lost["rows"] = packed[0]
@@ -144,7 +150,7 @@ def _base(plan: "Plan", made: Content, min_lr: float) -> Base:
     weight_decay = settings.weight_decay
     if not weight_decay:
         weight_decay = max((group.weight_decay for group in made.groups), default=0.0)
-    betas = plan.user_options.get("betas")
+    betas = _common_betas(made) or plan.user_options.get("betas")
     return Base(
         optimizer=settings.optimizer,
         lr=settings.lr,
@@ -152,6 +158,12 @@ def _base(plan: "Plan", made: Content, min_lr: float) -> Base:
         min_lr=min_lr,
         betas=None if betas is None else (float(betas[0]), float(betas[1])),
     )
+
+
+def _common_betas(made: Content) -> tuple[float, ...] | None:
+    """Return the betas of the optimizer's averages, if the plan scales them for all tensors."""
+    betas = {group.betas for group in made.groups if "betas" in group.averages}
+    return betas.pop() if len(betas) == 1 else None
 
 
 def _init(made: Content) -> list[dict[str, Any]]:

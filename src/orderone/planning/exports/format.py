@@ -21,6 +21,7 @@ LOSSES: Mapping[str, str] = {
     "multipliers": "factors in the forward pass",
     "optimizer": "the optimizer of some tensors",
     "rows": "learning rates of some rows of a tensor",
+    "betas": "different betas for different tensors",
 }
 
 
@@ -42,13 +43,14 @@ class Values:
     lr: float
     weight_decay: float
     eps: float | None
+    betas: tuple[float, ...] | None = None  # if the export sets them
 
 
 class Format(ABC):
     """Format of one trainer."""
 
     optimizers: ClassVar[Mapping[str, str]]  # name in a plan -> name of the trainer
-    holds: ClassVar[frozenset[str]] = frozenset({"eps"})
+    holds: ClassVar[frozenset[str]] = frozenset({"eps", "betas"})
     advice: ClassVar[str]  # how to use the export, in a sentence or two
 
     @abstractmethod
@@ -75,6 +77,8 @@ def group_options(group: Group, base: Base) -> dict[str, Any]:
         options["eps"] = group.eps
     if base.betas is not None:
         options["betas"] = list(base.betas)
+    for name, value in group.averages.items():
+        options[name] = list(value) if isinstance(value, tuple) else value
     return options
 
 
@@ -125,4 +129,12 @@ def torch_groups(groups: Sequence[Mapping[str, Any]], model: nn.Module | None) -
 
 def values(group: Mapping[str, Any]) -> Values:
     """Return the settings of a group with the fields of torch.optim."""
-    return Values(group["lr"], group["weight_decay"], group.get("eps"))
+    return Values(group["lr"], group["weight_decay"], group.get("eps"), read_betas(group))
+
+
+def read_betas(options: Mapping[str, Any]) -> tuple[float, ...] | None:
+    """Return the betas among the options of an optimizer."""
+    betas = options.get("betas", options.get("alpha"))
+    if betas is None:
+        return None
+    return tuple(betas) if isinstance(betas, (tuple, list)) else (betas,)

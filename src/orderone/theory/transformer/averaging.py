@@ -6,16 +6,17 @@ the error. The number of points grows until the error is below `accuracy`, in un
 entry of F, which is about 1; it grows only for the pairs that need it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
+from orderone.theory.transformer.controlled import controlled, fits
 from orderone.theory.transformer.draws import Draw, by_fields, together
 from orderone.theory.transformer.moments import FORWARD, Averages, moments, softmax
 from orderone.theory.transformer.points import REPETITIONS, principal, product_rule
 from orderone.theory.transformer.problem import MOST, Problem
+from orderone.theory.transformer.sequence_pairs import add, sequence_pairs
 
 VALUE = ("value", FORWARD)
 
@@ -44,11 +45,14 @@ def averages(problem: Problem, accuracy: float, seed: int) -> SampledAverages:
     while True:
         wanted = problem.needed & (errors[VALUE] > goal)
         chosen, remaining_keys = problem.only(wanted)
-        if directions is None:
-            draws = together(chosen, points, seed)
-        else:
+        if directions is not None:
             draws = by_fields(chosen, directions[remaining_keys], points, seed)
-        for key, values in _sampled(chosen, draws).items():
+            sampled = _sampled(chosen, draws)
+        elif fits(chosen):
+            sampled = controlled(chosen, points, seed)
+        else:
+            sampled = _sampled(chosen, together(chosen, points, seed))
+        for key, values in sampled.items():
             spread = values.std(axis=0, ddof=1) / REPETITIONS**0.5
             result[key][wanted] = values.mean(axis=0)[chosen.needed]
             errors[key][wanted] = np.maximum(spread, spread.transpose(0, 2, 1))[chosen.needed]
@@ -74,7 +78,7 @@ def _by_product_rules(problem: Problem) -> Averages:
     for node, i, j in np.argwhere(problem.needed).tolist():
         if i <= j:
             pair = _pair(problem, _correlation(problem, node, i, j), i, j)
-            _add(result, np.s_[:, node], slice(i, i + 1), slice(j, j + 1), pair, 1.0)
+            add(result, np.s_[:, node], slice(i, i + 1), slice(j, j + 1), pair, 1.0)
     return {key: values[0] for key, values in result.items()}
 
 
@@ -115,51 +119,11 @@ def _visible_keys(problem: Problem, view: int) -> np.ndarray:
 def _sampled(problem: Problem, draws: Iterable[Draw]) -> Averages:
     """Return the averages of each repetition: (repetitions, nodes, views, views)."""
     result = problem.empty(REPETITIONS)
-    blocks = list(_blocks(problem))
+    pairs = list(sequence_pairs(problem))
     for draw in draws:
         place = np.s_[draw.repetitions, draw.node]
-        for block in blocks:
-            if problem.needed[draw.node, block.rows, block.columns].any():
-                sums = moments(draw.p[block.a], draw.q[block.b], block.F, block.along)
-                _add(result, place, block.rows, block.columns, sums, draw.share)
+        for pair in pairs:
+            if problem.needed[draw.node, pair.rows, pair.columns].any():
+                sums = moments(draw.p[pair.a], draw.q[pair.b], pair.F, pair.along)
+                add(result, place, pair.rows, pair.columns, sums, draw.share)
     return result
-
-
-class _Block(NamedTuple):
-    """Two sequences, their views, and the kernels between their keys."""
-
-    a: int
-    b: int
-    rows: slice
-    columns: slice
-    F: np.ndarray
-    along: Mapping[str, np.ndarray]
-
-
-def _blocks(problem: Problem) -> Iterator[_Block]:
-    keys = problem.keys
-    within = problem.views.within
-    for a in range(keys.sequences):
-        for b in range(a, keys.sequences):
-            part = np.s_[keys.of(a), keys.of(b)]
-            along = {name: M[part].astype(np.float32) for name, M in problem.along.items()}
-            yield _Block(a, b, within(a), within(b), problem.F[part].astype(np.float32), along)
-
-
-def _add(
-    result: Averages,
-    place: tuple[slice, int],
-    rows: slice,
-    columns: slice,
-    parts: Averages,
-    share: float,
-) -> None:
-    """Add `parts` to both triangles; a pair of a sequence with itself is symmetric."""
-    for key, block in parts.items():
-        target = result[key][place]
-        mirror = share * block.swapaxes(1, 2)
-        if rows == columns:
-            target[:, rows, columns] += (share * block + mirror) / 2
-        else:
-            target[:, rows, columns] += share * block
-            target[:, columns, rows] += mirror

@@ -7,7 +7,7 @@ causal attention, the scores of all of them are drawn together:
     scores = sqrt(C_Q C_K) A Z B^T,     A A^T = F_1,   B B^T = F                             S2 (A3)
 
 with Z of independent normals, so that every pair has its correlation, and one point serves all
-pairs (`together`).
+pairs (`together`; with control variates in the module `controlled`).
 
 S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
@@ -61,7 +61,20 @@ def by_fields(problem: Problem, directions: np.ndarray, points: int, seed: int) 
 
 
 def together(problem: Problem, points: int, seed: int) -> Iterator[Draw]:
-    """Yield attention of all queries at once.
+    """Yield attention of all queries at once."""
+    views = problem.views
+    for repetition in range(REPETITIONS):
+        for scores, share in scores_together(problem, points, seed, repetition):
+            p = []
+            for sequence, x in enumerate(scores):
+                p.append(softmax(x, views.visible[views.within(sequence)])[None])
+            yield Draw(slice(repetition, repetition + 1), share, 0, p, p)
+
+
+def scores_together(
+    problem: Problem, points: int, seed: int, repetition: int
+) -> Iterator[tuple[list[np.ndarray], float]]:
+    """Yield scores of all queries, (points, views, keys) of each sequence, and their share.
 
     The largest directions come first, because Sobol numbers are best in their first dimensions.
     """
@@ -72,23 +85,21 @@ def together(problem: Problem, points: int, seed: int) -> Iterator[Draw]:
     order = np.argsort(-size, kind="stable")
     at_once = HELD // max(problem.views.visible.size, size.size, 1) // 2
     step = 1 << max(at_once, 1).bit_length() - 1  # a power of two keeps Sobol numbers balanced
-    for repetition in range(REPETITIONS):
-        for normals in standard(size.size, points // 2, seed, repetition, step):
-            Z = np.empty_like(normals)
-            Z[:, order] = normals
-            p = _scored(problem, A, B, Z.reshape(len(Z), A.shape[1], B.shape[1]))
-            yield Draw(slice(repetition, repetition + 1), 2 * len(Z) / points, 0, p, p)
+    for normals in standard(size.size, points // 2, seed, repetition, step):
+        Z = np.empty_like(normals)
+        Z[:, order] = normals
+        scores = _scores(problem, A, B, Z.reshape(len(Z), A.shape[1], B.shape[1]))
+        yield scores, 2 * len(Z) / points
 
 
-def _scored(problem: Problem, A: np.ndarray, B: np.ndarray, Z: np.ndarray) -> list[np.ndarray]:
-    """Return attention at Z and at -Z, sequence by sequence."""
+def _scores(problem: Problem, A: np.ndarray, B: np.ndarray, Z: np.ndarray) -> list[np.ndarray]:
+    """Return scores at Z and at -Z, sequence by sequence."""
     root = np.float32(problem.strength**0.5)
     result = []
     for sequence in range(problem.keys.sequences):
         rows = problem.views.within(sequence)
         keys = problem.keys.of(sequence)
-        scores = mirrored(A[rows] @ (Z @ (root * B[keys].T)), axis=0)
-        result.append(softmax(scores, problem.views.visible[rows])[None])
+        result.append(mirrored(A[rows] @ (Z @ (root * B[keys].T)), axis=0))
     return result
 
 

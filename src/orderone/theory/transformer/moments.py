@@ -29,7 +29,7 @@ Averages: TypeAlias = dict[tuple[str, str], np.ndarray]
 def softmax(scores: np.ndarray, visible: np.ndarray) -> np.ndarray:
     """Turn scores (..., views, keys) into attention over the visible keys, in place."""
     if not visible.all():
-        scores[..., ~visible] = -np.inf
+        np.copyto(scores, -np.inf, where=~visible)
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
@@ -108,16 +108,16 @@ def _one_by_one(
     """Average each kernel separately, for all pairs of views at once."""
     averages: Averages = {}
     for name, M in along.items():
-        pM = _times(p, M)
-        inner = _inner(pM, q)
+        pM = pF if M is F else _times(p, M)
+        inner = each if M is F else _inner(pM, q)
         averages["value", name] = _mean(inner, weight)
-        inner *= each
-        pM *= pF
+        product = pM * pF
         if p is q:  # the two middle terms are transposes of each other
-            inner += _inner(_times(p, F * M) - 2 * pM, q)
+            rest = _mean_inner(_times(p, F * M) - 2 * product, q, weight)
         else:
-            inner += _inner(_times(p, F * M) - pM, q) - _inner(p, _times(q, F.T) * _times(q, M.T))
-        averages["bend", name] = _mean(inner, weight)
+            rest = _mean_inner(_times(p, F * M) - product, q, weight)
+            rest -= _mean_inner(p, _times(q, F.T) * _times(q, M.T), weight)
+        averages["bend", name] = _mean(inner * each, weight) + rest
     return averages
 
 
@@ -131,6 +131,15 @@ def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.shape[2] == b.shape[2] == 1:
         return np.einsum("rsvk,rsvk->rsv", a, b)[..., None]
     return a @ b.swapaxes(2, 3)
+
+
+def _mean_inner(a: np.ndarray, b: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Return the mean of `_inner` over points: (repetitions, views, views)."""
+    if weight is not None or a.shape[2] == b.shape[2] == 1:
+        return _mean(_inner(a, b), weight)
+    rows = a.transpose(0, 2, 1, 3).reshape(len(a), a.shape[2], -1)
+    columns = b.transpose(0, 2, 1, 3).reshape(len(b), b.shape[2], -1)
+    return (rows @ columns.swapaxes(1, 2)).astype(float) / a.shape[1]
 
 
 def _mean(each: np.ndarray, weight: np.ndarray | None) -> np.ndarray:

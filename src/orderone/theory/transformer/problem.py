@@ -11,6 +11,7 @@ from orderone.theory.transformer.tokens import Tokens
 from orderone.theory.transformer.views import Views
 
 FEWEST = 2**7  # fewest points of a randomization
+FEWEST_CONTROLLED = 2**6  # the same with control variates
 MOST = 2**13  # most points of a randomization
 LIGHT = 2**18  # numbers of a randomization that cost little; small problems start with these
 # Largest numbers of points of all product rules, and of one; beyond, sampling is faster.
@@ -64,11 +65,12 @@ class Problem:
     @property
     def first_points(self) -> int:
         """Return the number of points to begin with, a power of two."""
+        fewest = FEWEST if self.queries is None else FEWEST_CONTROLLED
         numbers = self.views.visible.size * len(self.views.sequence)
         if numbers >= LIGHT:
-            return FEWEST
+            return fewest
         light = 1 << (LIGHT // numbers).bit_length() - 1
-        return min(MOST, max(FEWEST, light))
+        return min(MOST, max(fewest, light))
 
     def only(self, wanted: np.ndarray) -> tuple["Problem", np.ndarray]:
         """Return the problem for some nodes and pairs of views, and a mask of the remaining keys.

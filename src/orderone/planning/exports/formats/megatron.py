@@ -19,6 +19,7 @@ from orderone.planning.exports.patterns import globs
 
 class Megatron(Format):
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "adam", "sgd": "sgd"}
+    holds: ClassVar[frozenset[str]] = frozenset({"eps"})
     advice: ClassVar[str] = (
         "Pass the overrides to get_megatron_optimizer(config, model, config_overrides=...), and the"
         " other values to OptimizerConfig and the scheduler."
@@ -36,16 +37,18 @@ class Megatron(Format):
             if group.eps is not None:
                 entry["eps"] = group.eps
             overrides.append(entry)
-        return {
+        settings: Data = {
             "optimizer": self.optimizers.get(base.optimizer, base.optimizer),
             "lr": base.lr,
             "min_lr": base.min_lr,
             "weight_decay": base.weight_decay,
-            "config_overrides": overrides,
         }
+        if base.betas is not None:
+            settings["adam_beta1"], settings["adam_beta2"] = base.betas
+        return {**settings, "config_overrides": overrides}
 
     def text(self, data: Data) -> str:
-        settings = [f"{key}={data[key]!r}" for key in ("optimizer", "lr", "min_lr", "weight_decay")]
+        settings = [f"{key}={data[key]!r}" for key in data if key != "config_overrides"]
         lines = [f"config = OptimizerConfig({', '.join(settings)})", "config_overrides = {"]
         for entry in data["config_overrides"]:
             lines.append("    ParamKey(\n        name=(")
@@ -71,5 +74,8 @@ class Megatron(Format):
                     merged.update(entry)
             if merged:
                 weight_decay = data["weight_decay"] * merged["wd_mult"]
-                found[name] = Values(merged["max_lr"], weight_decay, merged.get("eps"))
+                betas = None
+                if "adam_beta1" in data:
+                    betas = (data["adam_beta1"], data["adam_beta2"])
+                found[name] = Values(merged["max_lr"], weight_decay, merged.get("eps"), betas)
         return found

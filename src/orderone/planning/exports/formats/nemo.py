@@ -11,7 +11,7 @@ from torch import nn
 
 from orderone.core.optional import need_package
 from orderone.planning.exports.content import Content
-from orderone.planning.exports.format import Base, Data, Format, Values, first_match
+from orderone.planning.exports.format import Base, Data, Format, Values, first_match, read_betas
 from orderone.planning.exports.patterns import regex
 from orderone.planning.exports.yaml_text import yaml_text
 
@@ -64,5 +64,5 @@ class Nemo(Format):
             entry = matched.get(name, {"lr_mult": 1.0, "wd_mult": 1.0})
             lr = optimizer["lr"] * entry["lr_mult"]
             weight_decay = optimizer["weight_decay"] * entry["wd_mult"]
-            found[name] = Values(lr, weight_decay, optimizer.get("eps"))
+            found[name] = Values(lr, weight_decay, optimizer.get("eps"), read_betas(optimizer))
         return found

@@ -41,6 +41,7 @@ class Json(Format):
                     "weight_decay": group.weight_decay,
                     "wd_mult": _ratio(group.weight_decay, base.weight_decay),
                     "eps": group.eps,
+                    **group.averages,
                 }
             )
         return {"lr": base.lr, "weight_decay": base.weight_decay, "groups": groups}
