@@ -73,9 +73,9 @@ class Forecast:
             place += f" and {self.tokens:.3g} tokens"
         lines = [f"{self.rule} at {place}: loss {Value(self.loss, self.low, self.high)}"]
         sizes = len(np.unique(self.law.sizes[:, 0]))
-        beyond = f"{self.doublings:+.2g} doublings from the largest"
         lines += wrapped(
-            f"{self.formula}, through {sizes} {self.axis}s of {self.seeds} or more seeds; {beyond}"
+            f"{self.formula}, through {sizes} {self.axis}s of {self.seeds} or more seeds; the"
+            f" target is {2**self.doublings:.3g} times the largest"
         )
         lines += wrapped(
             f"in the limit of large {self.axis}s the loss is between {self.limit.low:.4g} and"
