@@ -20,6 +20,7 @@ from orderone.rules.axes.decay import (
     SQRT,
     TIMESCALE,
     decay_factor,
+    shrinkage,
 )
 from orderone.rules.axes.depth import DEPTH_RULES, depth_factors
 from orderone.rules.axes.tokens import POWER_TOKENS, SDE_TOKENS
@@ -43,7 +44,11 @@ __all__ = [
     "DEPTH_RULES",
     "HORIZONS",
     "INDEPENDENT",
+    "POWER_BATCH",
+    "POWER_TOKENS",
     "PROPORTIONAL",
+    "SDE_BATCH",
+    "SDE_TOKENS",
     "SQRT",
     "TIMESCALE",
     "Axis",
@@ -55,6 +60,7 @@ __all__ = [
     "depth_factors",
     "horizon",
     "paper_multiplier",
+    "shrinkage",
     "tied_multiplier",
     "width_factors",
     "width_of",
