@@ -3,7 +3,7 @@
     python benchmarks/empirical_ntk.py
 
 By hand means vmap over examples of jacrev, and one product of Jacobians per parameter. Each
-measurement has a process of its own, on one core; times are the best of three calls after a first
+measurement has a process of its own, on one core; times are CPU seconds, the best of three calls after a first
 one, memory is the growth of the process.
 """
 
@@ -100,9 +100,9 @@ def measure(name: str, who: str) -> None:
     work()
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         work()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(f"| {name} | {who} | {min(times):.2f} | {grown:.0f} |", flush=True)
 

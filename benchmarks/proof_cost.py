@@ -52,9 +52,11 @@ def tokens(step: int, seed: int) -> tuple[Tensor, Tensor]:
     return ids, ids.roll(-1, 1)
 
 
-def seconds(build: Callable[[int], nn.Module], data: Source, members: int, **options: int) -> float:
+def seconds(
+    build: Callable[[int], nn.Module], data: Source, members: int, steps: int, verify: bool
+) -> float:
     """Return the CPU time of one training."""
-    job = Job(build, data, base_sizes={"width": 16}, name="cost", **options)
+    job = Job(build, data, steps, base_sizes={"width": 16}, name="cost", verify=verify)
     trials = [
         job.trial({"width": 32, "optimizer": "adamw", "rule": "mup", "lr": 1e-3, "seed": seed})
         for seed in range(members)
@@ -80,7 +82,7 @@ def main() -> None:
             times: dict[tuple[int, bool], list[float]] = {}
             for _ in range(REPEATS):
                 for steps, verify in ((3, False), (3, True), (TIMED_STEPS, False)):
-                    spent = seconds(build, data, members, steps=steps, verify=verify)
+                    spent = seconds(build, data, members, steps, verify)
                     times.setdefault((steps, verify), []).append(spent)
             start = low_quartile(times[3, False])
             proof = low_quartile(times[3, True]) - start

@@ -2,7 +2,9 @@
 stand-alone training, or a reason says why they are trained one after another."""
 
 import functools
+import random
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -10,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm
 from torch.utils.checkpoint import checkpoint
 
 INPUTS, CLASSES = 6, 3
@@ -534,6 +536,190 @@ ODD_MODELS: dict[str, Callable[[int], nn.Module]] = {
     "logits clipped": between(use=lambda model, h: h.clamp(-0.5, 0.5)),
     "softmax with temperature": between(use=lambda model, h: F.softmax(4 * h, -1)),
 }
+# --- more kinds -----------------------------------------------------------------------------------
+
+
+class LastBuilt(nn.Module):
+    """Module that multiplies by a number of its class, which every construction replaces."""
+
+    number = 1.0
+
+    def __init__(self):
+        super().__init__()
+        LastBuilt.number = float(torch.randn(()))
+
+    def forward(self, h):
+        return h * LastBuilt.number
+
+
+class Symmetric(nn.Module):
+    def forward(self, weight):
+        return weight.triu() + weight.triu(1).T
+
+
+def symmetric(width):
+    layer = nn.Linear(width, width)
+    parametrize.register_parametrization(layer, "weight", Symmetric())
+    return layer
+
+
+def pruned(width):
+    return prune.random_unstructured(nn.Linear(width, width), "weight", 0.5)
+
+
+def permutation(model):
+    model.order = nn.Parameter(torch.randperm(model.width), requires_grad=False)
+
+
+def weak_table(model):
+    TABLE[model] = _drawn(model)
+    model.f = lambda h: h * like(TABLE[model], h)
+
+
+TABLE: weakref.WeakKeyDictionary[nn.Module, Tensor] = weakref.WeakKeyDictionary()
+
+
+def set_by_first_batch(model):
+    model.scale, model.done = nn.Parameter(torch.ones(model.width)), False
+
+
+def by_first_batch(model, h):
+    if not model.done:
+        with torch.no_grad():
+            model.scale.copy_(h.detach().std(0) + 1)
+        model.done = True
+    return h / model.scale
+
+
+def cached_scale(model, h):
+    if model.cache is None:
+        model.cache = h.detach().abs().mean()
+    return h / model.cache
+
+
+def averaged_teacher(model):
+    model.extra = nn.Linear(model.width, model.width)
+    model.teacher = nn.Linear(model.width, model.width).requires_grad_(False)
+
+
+def by_averaged_teacher(model, h):
+    if model.training:
+        with torch.no_grad():
+            pairs = zip(model.teacher.parameters(), model.extra.parameters(), strict=True)
+            for average, p in pairs:
+                average.lerp_(p, 0.1)
+    return model.extra(h) + model.teacher(h)
+
+
+def clipped_weights(model, h):
+    with torch.no_grad():
+        model.extra.weight.clamp_(-0.1, 0.1)
+    return model.extra(h)
+
+
+def in_a_ring(model, h):
+    model.queue[int(model.place) % 4] = h.detach().mean(0)
+    model.place += 1
+    return h - model.queue.mean(0)
+
+
+def reads_gradient(model, h):
+    g = model.first.weight.grad
+    return h if g is None else h * (1 + g.abs().mean())
+
+
+def if_batched(model, h):
+    try:
+        return h / float(h.detach().sum())
+    except RuntimeError:
+        return h
+
+
+def of_parameters(model, h):
+    return h + 1e-3 * sum(p.pow(2).sum() for p in model.parameters())
+
+
+def low_rank(model):
+    model.extra = nn.Linear(model.width, model.width).requires_grad_(False)
+    model.down = nn.Parameter(torch.randn(2, model.width) / 3)
+    model.up = nn.Parameter(torch.zeros(model.width, 2))
+
+
+def in_random_order(model):
+    model.parts = nn.ModuleList([SQUARE(model.width), SQUARE(model.width)])
+    model.order = (0, 1) if torch.rand(()) < 0.5 else (1, 0)
+
+
+ODD_MODELS |= {
+    "class attribute of the last model": between(with_module(lambda w: LastBuilt()), by_module),
+    "symmetric": between(with_module(symmetric), by_module),
+    "pruned": between(with_module(pruned), by_module),
+    "older spectral norm": between(with_module(lambda w: spectral_norm(SQUARE(w))), by_module),
+    "integer parameter": between(permutation, lambda model, h: h[:, model.order]),
+    "weak table": between(weak_table, by_f),
+    "set by the first batch": between(set_by_first_batch, by_first_batch),
+    "cached activation": between(with_attribute(cache=None), cached_scale),
+    "averaged teacher": between(averaged_teacher, by_averaged_teacher),
+    "weights clipped in place": between(with_module(SQUARE), clipped_weights),
+    "ring of activations": between(
+        adding(
+            queue=lambda width: torch.zeros(4, width),
+            place=lambda width: torch.zeros((), dtype=torch.long),
+        ),
+        in_a_ring,
+    ),
+    "reads a gradient": between(use=reads_gradient),
+    "fallback": between(use=if_batched),
+    "all parameters": between(use=of_parameters),
+    "low rank": between(low_rank, lambda m, h: m.extra(h) + h @ m.down.T @ m.up.T),
+    "random order of modules": between(
+        in_random_order, lambda m, h: m.parts[m.order[1]](torch.tanh(m.parts[m.order[0]](h)))
+    ),
+    "matrix exponential": between(
+        with_module(SQUARE),
+        lambda m, h: h @ torch.linalg.matrix_exp(m.extra.weight - m.extra.weight.T),
+    ),
+    "rows of largest norm": between(
+        with_module(lambda w: nn.Embedding(5, w, max_norm=0.5)),
+        lambda m, h: h + m.extra((h[:, 0] > 0).long()),
+    ),
+}
+
+
+# --- models that no stack can follow: refused by the proof, with a code ---------------------------
+
+CALLS = [0]
+
+
+def counted_everywhere(model, h):
+    CALLS[0] += 1
+    return h * (1 + 0.1 * (CALLS[0] % 7))
+
+
+def with_generator(model):
+    model.generator = torch.Generator().manual_seed(3)
+
+
+def by_generator(model, h):
+    return h + torch.randn(h.shape, generator=model.generator).to(h.dtype)
+
+
+NAMED_MODELS: dict[str, tuple[Callable[[int], nn.Module], str]] = {
+    "global counter": (between(use=counted_everywhere), "not-repeatable"),
+    "draws of numpy": (
+        between(use=lambda model, h: h * (1 + np.random.rand())),
+        "draws-outside-torch",
+    ),
+    "draws of Python": (  # the type checks of the tests draw from it, too
+        between(use=lambda model, h: h * (1 + random.random())),
+        "stack-deviates",
+    ),
+    "generator of the model": (between(with_generator, by_generator), "draws-outside-torch"),
+    "class attribute of the last model": (
+        ODD_MODELS["class attribute of the last model"],
+        "stack-deviates",
+    ),
+}
 # random draws of a forward pass differ from those of stand-alone runs, with the same distribution
 DRAWING: dict[str, Callable[[int], nn.Module]] = {
     "dropout": between(with_module(lambda width: nn.Dropout(0.5)), by_module),
@@ -558,5 +744,6 @@ SAMPLE = (
     "evaluation mode",
     "evaluation changes a buffer",
     "counter",
+    "integer parameter",
     "weight norm",
 )

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from support.odd_models import CLASSES, DRAWING, INPUTS, ODD_MODELS, SAMPLE
+from support.odd_models import CLASSES, DRAWING, INPUTS, NAMED_MODELS, ODD_MODELS, SAMPLE
 from torch import nn
 
 import orderone as o1
@@ -18,7 +18,6 @@ from orderone.sweeping.stacked import NotStackable
 from orderone.sweeping.stacked.verify import verify
 from orderone.training.source import Source
 
-NAMED = ("stack-deviates", "members-differ", "unregistered-parameter", "gradient-hooks")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ODD_MODELS if name not in SAMPLE]
 
 
@@ -65,6 +64,15 @@ def test_odd_models_are_trained_as_alone_or_named(name):
             assert verified["how"]
         else:
             assert code_of(str(outcome.facts["not stacked"]))
+
+
+@pytest.mark.parametrize("name", NAMED_MODELS)
+def test_models_that_no_stack_can_follow_are_named(name):
+    build, code = NAMED_MODELS[name]
+    job = job_of(build)
+    with pytest.raises(NotStackable) as caught:
+        verify(job, trials_of(job))
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize("name", DRAWING)

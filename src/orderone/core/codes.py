@@ -883,6 +883,19 @@ TRAIN: dict[str, str] = {
         " or a hook. The message names the first module that differs. Register such tensors with"
         " register_buffer or nn.Parameter."
     ),
+    "draws-outside-torch": (
+        "The forward pass draws random numbers from numpy, from Python's random, or from a"
+        " torch.Generator that the model holds. In a stack, all members would share these numbers"
+        " or draw others than alone, so the trials are trained one after another. Draw with"
+        " torch's global generator instead."
+    ),
+    "not-repeatable": (
+        "Two stand-alone runs of the same trial, one after the other, have different losses or"
+        " gradients. The model uses something that changes from call to call: a counter in a global"
+        " variable or in a class, or a cache that all models share. A stack could not be compared"
+        " with such runs, so the trials are trained one after another. Keep such state in the"
+        " model, best in a buffer."
+    ),
     "gradient-hooks": (
         "A parameter or a module has hooks for the backward pass, which stay on the models and"
         " would not see the gradients of a stack. The trials are trained one after another."

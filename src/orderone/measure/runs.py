@@ -47,6 +47,8 @@ from orderone.observe.inventory import inventory, shapes_of, unwrap
 from orderone.observe.moments import Ledger, Moments
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import Row
+from orderone.optimizers.muon import CONVENTION
+from orderone.optimizers.muon_rates import MUON_CONVENTIONS, convert_muon_lr
 from orderone.optimizers.registry import set_training_mode
 from orderone.planning import Plan
 from orderone.planning.build import Family, family
@@ -346,15 +348,11 @@ def groups_by_tensor(setup: Setup) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _rate(group: Mapping[str, Any], shape: tuple[int, ...]) -> float:
-    """Return the learning rate of a tensor.
-
-    Muon can match the size of AdamW's updates. This multiplies the rate by 0.2 sqrt(the larger
-    dimension), instead of the factor of the plain form.
-    """
+    """Return the learning rate of a tensor; for Muon, that of the default convention."""
     rate = float(group["lr"])
-    if group.get("adjust_lr_fn") == "match_rms_adamw" and len(shape) == 2:
-        rows, columns = shape
-        return rate * 0.2 * max(rows, columns) ** 0.5 / max(1.0, rows / columns) ** 0.5
+    convention = group.get(CONVENTION)
+    if convention in MUON_CONVENTIONS and len(shape) > 1 and rate > 0:
+        return convert_muon_lr(rate, shape, convention, "original")
     return rate
 
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from orderone.core.errors import InputError, one_of
 from orderone.core.inputs import Number, UserInput
-from orderone.optimizers.muon import MUON, REST
+from orderone.optimizers.muon import MUON, REST, takes_matrices
 from orderone.optimizers.record import (
     Algorithm,
     Shape,
@@ -111,7 +111,7 @@ def register(
     if exact_law.spectral:
         record = replace(record, scaled_eps=MUON.scaled_eps)
     if hidden_only:
-        record = replace(record, takes=MUON.takes, rest=REST)
+        record = replace(record, takes=takes_matrices, rest=REST)
     remember(record)
 
 

@@ -14,7 +14,7 @@ from orderone.optimizers.adagrad import ADAGRAD
 from orderone.optimizers.adam import ADAM, ADAMW
 from orderone.optimizers.combined import CombinedOptimizer
 from orderone.optimizers.lion import LION
-from orderone.optimizers.muon import MUON, REST
+from orderone.optimizers.muon import MUON, REST, Muon, takes_matrices
 from orderone.optimizers.nadam import NADAM
 from orderone.optimizers.record import (
     Algorithm,
@@ -69,7 +69,8 @@ FUSED = tuple(record.name for record in _RECORDS if record.fused)
 # a class of the user, perhaps with options
 UserOptimizer: TypeAlias = type[Optimizer] | partial[Optimizer]
 
-_BY_CLASS = {record.torch_class: record for record in _RECORDS}
+_BY_CLASS: dict[type[Optimizer], Algorithm] = {record.torch_class: record for record in _RECORDS}
+_BY_CLASS[Muon] = MUON
 _ALIASES = {"sign": "lion"}  # name of an update law in `theory`
 
 
@@ -120,7 +121,9 @@ def _with_defaults_of(user_class: type[Optimizer], record: Algorithm) -> Algorit
             default = in_instance.get(name)
         if isinstance(default, type(getattr(record, name))):
             defaults[name] = default
-    return replace(record, user_class=user_class, **defaults)
+    if record.torch_class is MUON.torch_class and not issubclass(user_class, Muon):
+        defaults["takes"] = takes_matrices  # torch's class refuses stacks of matrices
+    return replace(record, user_class=user_class, **{**record.changes(in_instance), **defaults})
 
 
 def _with_options(call: "partial[Optimizer]") -> Algorithm:
@@ -139,7 +142,7 @@ def _with_options(call: "partial[Optimizer]") -> Algorithm:
             defaults[name] = options.pop(name)
     if "decoupled_weight_decay" in options:
         defaults["coupled_decay"] = not options["decoupled_weight_decay"]
-    return replace(record, options=options, **defaults)
+    return replace(record, options=options, **{**record.changes(options), **defaults})
 
 
 def nearest_record(kind: type) -> Algorithm | None:
@@ -216,7 +219,10 @@ def changes_step(optimizer: Optimizer) -> bool:
 
 
 def record_for(optimizer: Algorithm, is_hidden: bool, shape: tuple[int, ...]) -> Algorithm:
-    """Return the record of the optimizer that takes a tensor: this one, or its `rest`."""
+    """Return the record of the optimizer that takes a tensor: this one, or its `rest`.
+
+    `is_hidden` says whether the tensor is a hidden matrix, or a stack of hidden matrices.
+    """
     if optimizer.rest is None or optimizer.takes(is_hidden, shape):
         return optimizer
     return ALGORITHMS[optimizer.rest]

@@ -63,6 +63,8 @@ def measure(tensor: Tensor) -> Initial:
         return Initial(0.0, 0.0)
     if value.is_complex():
         value = torch.view_as_real(value)
+    elif not value.is_floating_point():  # a table of numbers, or quantized weights
+        value = value.double()
     low = _number(value.min())
     high = _number(value.max())
     if low == high:

@@ -225,7 +225,8 @@ class _Comparison:
 
         Its iterations are in real numbers, so that it takes no complex matrices.
         """
-        is_hidden = structural_role == Role.HIDDEN and not evidence.item.tensor.is_complex()
+        is_matrix = structural_role == Role.HIDDEN and len(evidence.item.shape) == 2
+        is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()
         return record_for(self.request.algorithm, is_hidden, evidence.item.shape)
 
     def _draft(self, evidence: Evidence, resolved: ResolvedRole, algorithm: Algorithm) -> Draft:
@@ -253,7 +254,8 @@ class _Comparison:
         if resolved.role != Role.FIXED:
             rule = self.request.parameterization(algorithm.law)
             factors = width_factors(rule, resolved.role, resolved.growth, algorithm.law)
-            if algorithm.update_law.spectral and evidence.siblings != (1, 1):
+            is_one_of_many = evidence.siblings != (1, 1) or evidence.is_stack
+            if algorithm.update_law.spectral and is_one_of_many:
                 # every one of the parallel matrices is orthogonalized by itself
                 alone = self.widths.growth_alone(evidence)
                 factors = replace(
@@ -355,6 +357,7 @@ class _Comparison:
             own_depth=draft.own_depth,
             draw=draft.draw,
             blocks=tuple(self._block(block, draft, subject, initial) for block in draft.blocks),
+            convention=algorithm.convention,
             horizon=horizon,
             betas=self._betas(draft, horizon),
         )

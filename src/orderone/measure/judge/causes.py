@@ -91,7 +91,7 @@ def _has_one_rate(study: StudyResult) -> bool:
     for run in study.observations.runs:
         for first_rates in run.rates[:1]:
             rates.update(first_rates.values())
-    planned = {row.lr for row in study.plans[study.sizes[-1]].rows}
+    planned = {row.default_lr for row in study.plans[study.sizes[-1]].rows}
     return len(rates) == 1 and len(planned) > 1
 
 

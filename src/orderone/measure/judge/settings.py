@@ -97,7 +97,7 @@ class SettingsJudge:
             return
         law = record_named(row.optimizer).update_law
         rate = slope(rates)
-        predicted = theory.exponent(name, lambda row: row.lr)
+        predicted = theory.exponent(name, lambda row: row.default_lr)
         rate_excess = rate - predicted
         start_excess = self._start_excess(name, theory)
         gauge = self._gauge(name, row, rate_excess, float(law.gauge_weight))

@@ -20,6 +20,9 @@ from orderone.measure.kernels.factors import contraction_flops
 from orderone.measure.kernels.jacobians import Size
 
 CPU_BYTES = 2**29  # default bound of working memory
+# Share of the bound that is planned for. Libraries allocate buffers on first use, and freed blocks
+# stay with the allocator: processes grow by up to 1.8 times the sum of the tensors.
+USABLE = 0.55
 GPU_SHARE = 0.4  # of the memory that is free
 ENOUGH = 16  # examples in a tile for which kernels of torch are efficient
 METHODS = ("auto", "jacobian", "products")
@@ -59,22 +62,27 @@ def costs(
     groups: int,
     memory: int,
     method: Name,
+    symmetric: bool = False,
 ) -> Costs:
-    """Return the cheaper method, and the largest tiles that fit into `memory` bytes."""
+    """Return the cheaper method, and the largest tiles that fit into `memory` bytes.
+
+    `symmetric` says that the examples of both sides are the same.
+    """
     method = one_of(method, METHODS, "method")
-    tile, chunk, used = _tiles(size, max(examples), outputs, memory)
+    memory = int(USABLE * memory)
+    multiplied: frozenset[str] = frozenset()
+    while True:  # tiles depend on the form of Jacobians, and the form on tiles
+        tile, chunk, used = _tiles(size, multiplied, examples, outputs, trace, memory, symmetric)
+        tiles = min(tile, examples[0]), min(tile, examples[1])
+        chosen = _multiplied(size, trace, tiles, chunk)
+        if chosen <= multiplied:
+            break
+        multiplied |= chosen
     visits = -(-examples[0] // tile)
-    passes = examples[0] + (
-        0 if visits == 1 and examples[0] == examples[1] else visits * examples[1]
-    )
+    passes = examples[0] + (0 if visits == 1 and symmetric else visits * examples[1])
     jacobian = (1 + BACKWARD * outputs) * (passes * size.flops + PASS * -(-passes // tile))
     pairs = -(-examples[0] // tile) * -(-examples[1] // tile)
-    tiles = min(tile, examples[0]), min(tile, examples[1])
-    multiplied: set[str] = set()
-    for name, uses in size.jacobians.items():
-        explicit, factored = contraction_flops(uses, uses, trace, tiles, chunk)
-        if explicit <= factored:
-            multiplied.add(name)
+    for uses in size.jacobians.values():
         jacobian += pairs * min(contraction_flops(uses, uses, trace, tiles, outputs))
     directions = groups * examples[1] * outputs
     products = directions * size.flops * (GRADIENT + DIRECTIONAL * examples[0])
@@ -88,26 +96,55 @@ def costs(
         gradients = 4 * size.parameters * 8
         chunk = max(1, min(outputs, memory // max(1, gradients + tile * each)))
         used = chunk * (gradients + tile * each)
-    return Costs(method, tile, chunk, used, jacobian, products, frozenset(multiplied))
+    used = int(used / USABLE)
+    return Costs(method, tile, chunk, used, jacobian, products, multiplied)
 
 
-def _tiles(size: Size, examples: int, outputs: int, memory: int) -> tuple[int, int, int]:
-    """Return examples of a tile, outputs of a chunk, and bytes; two tiles exist at a time."""
+def _multiplied(size: Size, trace: bool, tiles: tuple[int, int], chunk: int) -> frozenset[str]:
+    """Return the parameters for which products of whole Jacobians are cheaper."""
+    names: set[str] = set()
+    for name, uses in size.jacobians.items():
+        explicit, factored = contraction_flops(uses, uses, trace, tiles, chunk)
+        if explicit <= factored:
+            names.add(name)
+    return frozenset(names)
+
+
+def _tiles(
+    size: Size,
+    multiplied: frozenset[str],
+    examples: tuple[int, int],
+    outputs: int,
+    trace: bool,
+    memory: int,
+    symmetric: bool,
+) -> tuple[int, int, int]:
+    """Return examples of a tile, outputs of a chunk, and bytes.
+
+    A trace pairs each chunk with itself only, so that small chunks cost nothing, and tiles should
+    be large. Otherwise each chunk meets all others, and tiles need only be efficient.
+    """
+    most = max(examples)
+    fixed = size.graph + size.taps + 2 * (size.others + size.largest)
+    kept = 0  # of one output
+    for name in size.factored:
+        kept += size.explicit[name] if name in multiplied else size.factored[name]
+    if symmetric and trace:  # one tile of all examples
+        chunk = max(1, min(outputs, (memory // most - fixed) // max(1, kept)))
+        need = fixed + chunk * kept
+        if most * need <= memory:
+            return most, chunk, most * need
+    enough = most if trace else min(ENOUGH, most)
     chunk = outputs
-    while chunk > 1 and memory // _bytes(size, chunk) < min(ENOUGH, examples):
+    while chunk > 1 and memory // (2 * (fixed + chunk * kept)) < enough:
         chunk = -(-chunk // 2)
-    tile = max(1, min(examples, memory // _bytes(size, chunk)))
-    if _bytes(size, chunk) > memory:
-        need = _bytes(size, chunk)
+    need = max(1, 2 * (fixed + chunk * kept))  # two tiles exist at a time
+    if need > memory:
         raise InputError(
-            f"memory: one example needs about {need / 2**20:.0f} MiB of working memory, more than"
-            f" the bound of {memory / 2**20:.0f} MiB; pass a larger memory=",
+            f"memory: one example needs about {need / USABLE / 2**20:.0f} MiB of working memory,"
+            f" more than the bound of {memory / USABLE / 2**20:.0f} MiB; pass a larger memory=",
             argument="memory",
         )
-    return tile, chunk, tile * _bytes(size, chunk)
-
-
-def _bytes(size: Size, chunk: int) -> int:
-    """Return the working memory of one example of both tiles."""
-    each = size.graph + 2 * (size.taps + size.others) + chunk * size.kept + 2 * size.largest
-    return max(1, 2 * each)
+    tile = min(most, memory // need)
+    tile = -(-most // -(-most // tile))  # the same number of tiles, of equal size
+    return tile, chunk, tile * need

@@ -27,6 +27,7 @@ from orderone.measure.kernels.jacobians import (
     TOLERANCE,
     Differentiable,
     Jacobians,
+    LastJacobians,
     Size,
 )
 from orderone.measure.kernels.products import ntk_by_products, products_agree
@@ -279,29 +280,35 @@ class _Problem:
         parameter = next(iter(self.function.parameters.values()))
         like = accurate(parameter.detach())
         kernels = {group: like.new_zeros(shape) for group in self.groups}
+        explicit = self.costs.explicit
+        left = right = None
         for rows in _slices(len(self.left), self.costs.tile):
-            with torch.enable_grad():
-                left = self.function.tile(self.left, rows)
-            for columns in _slices(len(self.right), self.costs.tile):
-                if self.symmetric and columns.start < rows.start:
-                    continue
+            if left is None or not self.symmetric:
+                left = LastJacobians(self.function, self.left, rows, explicit)
+            for columns in self._columns(rows):
+                right = None  # before the next tile needs its memory
                 if self.symmetric and columns == rows:
                     right = left
                 else:
-                    with torch.enable_grad():
-                        right = self.function.tile(self.right, columns)
+                    right = LastJacobians(self.function, self.right, columns, explicit)
                 for mine, theirs in self._chunks():
-                    row_jacobians = left.jacobians(mine, self.costs.explicit)
-                    column_jacobians = row_jacobians
-                    if right is not left or mine != theirs:
-                        column_jacobians = right.jacobians(theirs, self.costs.explicit)
-                    self._add(kernels, rows, columns, mine, theirs, row_jacobians, column_jacobians)
-                del right
-            del left
+                    mine_jacobians = left.of(mine)
+                    self._add(
+                        kernels, rows, columns, mine, theirs, mine_jacobians, right.of(theirs)
+                    )
+            left = right  # if symmetric, the last columns are the next rows
         if self.symmetric:
             for kernel in kernels.values():
                 self._mirror(kernel)
         return kernels
+
+    def _columns(self, rows: slice) -> list[slice]:
+        """Return the columns for these rows; if symmetric, the next rows are the last columns."""
+        columns = list(_slices(len(self.right), self.costs.tile))
+        if not self.symmetric:
+            return columns
+        later = [part for part in columns if part.start > rows.start]
+        return [rows, *reversed(later)]
 
     def _chunks(self) -> Iterator[tuple[slice, slice]]:
         chosen = self.reading.chosen
@@ -385,7 +392,16 @@ def _problem(
         size = function.prepare(left)
         numbers = len(left), len(right)
         chosen = len(reading.chosen)
-        choice = costs(size, numbers, chosen, reading.trace, len(table), bound, method)
+        choice = costs(
+            size,
+            numbers,
+            chosen,
+            reading.trace,
+            len(table),
+            bound,
+            method,
+            symmetric=right is left,
+        )
         yield _Problem(function, left, right, shape, reading, table, size, choice, method)
 
 

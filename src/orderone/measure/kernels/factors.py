@@ -17,7 +17,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-BLOCK = 2**24  # numbers in a block of products of factors
+BLOCK = 2**22  # numbers in a block of products of factors
 WEIGHT_OF_A_SUM = 8  # cost of a number that is read from memory, in multiplications
 
 

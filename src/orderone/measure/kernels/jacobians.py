@@ -43,7 +43,9 @@ class Size:
     graph: int  # bytes that a backward pass needs
     taps: int  # bytes of all derivatives delta of one output
     others: int  # bytes of the parameters without factors
-    kept: int  # bytes of the smaller form of all Jacobians of one output
+    # bytes of the Jacobian of one output, by name of the parameter: of its factors, and of itself
+    factored: Mapping[str, int]
+    explicit: Mapping[str, int]
     parameters: int  # numbers
     largest: int  # bytes of the largest explicit Jacobian of one output
     jacobians: "Jacobians"  # of at most two outputs: their shapes tell the work of contractions
@@ -102,10 +104,9 @@ class Differentiable:
     def _mapped(self, examples: Examples, rows: Sequence[Tensor]) -> "Tile":
         number = rows[0].shape[0]
         shapes = self._shapes(examples, [row[0] for row in rows])
-        taps = [
-            torch.zeros(number, *z.shape, dtype=z.dtype, device=z.device, requires_grad=True)
-            for z in shapes
-        ]
+        taps = []
+        for z in shapes:  # zeros that take no memory
+            taps.append(z.new_zeros(()).expand(number, *z.shape).requires_grad_())
         others = self._copies(number)
         record: list[Taps] = []
 
@@ -266,16 +267,18 @@ class Differentiable:
         for name in self.others:
             others += self.parameters[name].numel() * self.parameters[name].element_size()
         jacobians = tile.jacobians(slice(0, 2))
-        kept = 0
+        factored: dict[str, int] = {}
+        explicit: dict[str, int] = {}
         for name, uses in jacobians.items():
-            whole = self.parameters[name].numel()
             factors = sum(use.columns.vectors[:, :1].numel() for use in uses)
             for use in uses:
                 if isinstance(use.rows, Factor) and use.rows.vectors.shape[1] > 1:
                     factors += use.rows.vectors[:, :1].numel()
-            kept += max(whole if factors > whole else factors, 1) * tile.output.element_size()
+            factored[name] = factors * tile.output.element_size()
+            explicit[name] = self.parameters[name].numel() * tile.output.element_size()
         return Size(
-            kept=kept,
+            factored=factored,
+            explicit=explicit,
             outputs=tile.output.shape[1],
             flops=flops,
             graph=graph + reads,
@@ -318,12 +321,21 @@ class Tile:
         if not self.output.requires_grad:
             return {}
         passes: dict[tuple[str, int], list[Jacobian]] = {}
-        for seed in seeds:
+        whole: dict[tuple[str, int], Tensor] = {}  # (examples, sums, entries)
+        for i, seed in enumerate(seeds):
             for key, jacobian in self._one_pass(seed, explicit):
-                passes.setdefault(key, []).append(jacobian)
+                if not jacobian.is_explicit or len(seeds) == 1:
+                    passes.setdefault(key, []).append(jacobian)
+                    continue
+                values = jacobian.values()[:, 0]
+                if key not in whole:
+                    whole[key] = values.new_empty(len(values), len(seeds), values.shape[1])
+                whole[key][:, i] = values
         found: Jacobians = {}
         for (name, _), parts in passes.items():
             found.setdefault(name, []).append(over_outputs(parts))
+        for (name, _), values in whole.items():
+            found.setdefault(name, []).append(Jacobian.explicit(values, values.shape[2:]))
         return found
 
     def _one_pass(
@@ -357,6 +369,27 @@ class Tile:
         if place not in self.prepared:
             self.prepared[place] = use.prepare(read)
         return self.prepared[place]
+
+
+class LastJacobians:
+    """Jacobians of one tile; those of the last outputs stay in memory."""
+
+    def __init__(
+        self, function: Differentiable, examples: Examples, which: slice, explicit: Set[str]
+    ) -> None:
+        with torch.enable_grad():
+            self._tile = function.tile(examples, which)
+        self._explicit = explicit
+        self._outputs: slice | None = None
+        self._jacobians: Jacobians = {}
+
+    def of(self, outputs: slice) -> Jacobians:
+        """Return the Jacobians of these outputs."""
+        if outputs != self._outputs:
+            self._jacobians = {}  # before the next ones need their memory
+            self._jacobians = self._tile.jacobians(outputs, self._explicit)
+            self._outputs = outputs
+        return self._jacobians
 
 
 def _joined(parts: Sequence[Jacobians]) -> Jacobians:

@@ -162,6 +162,22 @@ class Evidence:
         return self.kinds.get("matrix")
 
     @property
+    def is_stack(self) -> bool:
+        """Whether it holds one matrix for each expert, along its first axis.
+
+        The matrices of experts lead from one width to another, so they are hidden. The name has to
+        say that there are experts: the heads of attention look alike in a forward pass.
+        """
+        if len(self.item.shape) != 3 or not self.hints.expert:
+            return False
+        if self.override not in (None, Role.HIDDEN):
+            return False
+        layout = self.only_matrix
+        if layout is None:
+            return not self.layouts
+        return layout.fan_in in ((1,), (2,))
+
+    @property
     def sizes(self) -> list[Size]:
         """Sizes of all axes, in the base and in the target."""
         return list(zip(self.base_shape, self.item.shape, strict=True))
@@ -363,8 +379,11 @@ class Widths:
         layout = evidence.only_matrix
         if layout is None:
             return Growth()
+        fan_out = layout.fan_out
+        if evidence.is_stack:
+            fan_out = tuple(axis for axis in fan_out if axis != 0)
         fan_in = self.ratio(evidence.over(layout.fan_in))
-        return Growth(fan_in, self.ratio(evidence.over(layout.fan_out)))
+        return Growth(fan_in, self.ratio(evidence.over(fan_out)))
 
     def ratio(self, sizes: Iterable[Size]) -> float:
         """Return the growth of the widths among these sizes, multiplied together."""

@@ -7,7 +7,8 @@ this and thrown away; random generators and the order of the data are as if noth
 
 1. Differences within `ROUNDING` units of rounding prove the stack.
 2. Otherwise they are compared with what one unit in the parameters and inputs does to a stand-alone
-   run. A deep network, or a gradient that is zero but for rounding, has large ones.
+   run. A deep network, or a gradient that is zero but for rounding, has large ones. Stand-alone
+   runs must be repeatable for this.
 3. Otherwise the same is done in double precision. A ReLU at its kink, or a product in
    TensorFloat32, is rounding that vanishes there; a captured tensor is not.
 
@@ -40,9 +41,16 @@ from orderone.training.stacked.proof import (
     ROUNDING,
     Difference,
     Differences,
+    Place,
     differences,
 )
-from orderone.training.stacked.ways import MemberData, OneByOne, Together, rounded_otherwise
+from orderone.training.stacked.ways import (
+    MakeStep,
+    MemberData,
+    OneByOne,
+    Together,
+    rounded_otherwise,
+)
 from orderone.training.step import Step
 
 STEPS = 2
@@ -193,13 +201,13 @@ class _Verification:
 
     def run(self) -> Proof:
         alone, together = self._ways(self.job)
-        half = self._half(alone.steps[0].module)
+        half = self._half(together.stack.program.model)
         if half is not None:
             return self._in_half_precision(half, alone, together)
         found = differences(alone, together, self.steps)
         if not found.beyond():
             return _proof(found, f"within {ROUNDING:g} units of rounding")
-        left = found.beyond([self._nudged(self.job, seed) for seed in range(NUDGES)])
+        left = self._beyond_nudges(self.job, found)
         if not left:
             return _proof(found, "as near as a run that rounds otherwise")
         near = all(x.relative <= KINKS for x in left)
@@ -224,8 +232,8 @@ class _Verification:
             if left is not None:
                 break
         found = differences(alone, together, self.steps, half)
-        others = OneByOne(self._steps(self.job), OtherKernels())
-        expected = differences(OneByOne(self._steps(self.job)), others, self.steps, half)
+        others = OneByOne(self._makers(self.job), OtherKernels())
+        expected = differences(OneByOne(self._makers(self.job)), others, self.steps, half)
         for difference in found:
             kind = difference.place.kind
             allowed = HALF_UNITS
@@ -248,7 +256,11 @@ class _Verification:
             found = differences(alone, together, self.steps)
             if not found.beyond():
                 return []
-            return found.beyond([self._nudged(job, seed) for seed in range(NUDGES)])
+            return self._beyond_nudges(job, found)
+        except NotStackable as error:
+            if error.code == "not-repeatable":
+                raise
+            return None
         except (RuntimeError, TypeError, ValueError):  # it insists on a data type
             return None
 
@@ -259,7 +271,7 @@ class _Verification:
         first, last = self.read.pair
         members = [job.member(first), job.member(last)]
         stack = make_stack(job, members)
-        alone = [self._step(job, 0, job.member(first)), self._step(job, 1, members[1])]
+        alone = [self._makers(job)[0], lambda: self._step(job, 1, members[1])]
         data: list[list[Batch]] = []
         device = torch.device(job.device)
         for batches in self.read.of_pair:
@@ -267,16 +279,37 @@ class _Verification:
         held_out = [moved(batch, device, job.precision) for batch in self.read.held_out]
         return OneByOne(alone), Together(stack, data, self.read.factors, held_out)
 
-    def _steps(self, job: Job) -> list[Step]:
-        return [self._step(job, k, job.member(trial)) for k, trial in enumerate(self.read.pair)]
+    def _makers(self, job: Job) -> list[MakeStep]:
+        first, last = self.read.pair
+        return [
+            lambda: self._step(job, 0, job.member(first)),
+            lambda: self._step(job, 1, job.member(last)),
+        ]
 
     def _step(self, job: Job, k: int, member: Member) -> Step:
         step = make_step(job, self.read.pair[k], member, Step)
         return replace(step, source=self.read.of_members[k].source())
 
+    def _beyond_nudges(self, job: Job, found: Differences) -> list[Difference]:
+        """Return differences that are larger than those of runs that round otherwise.
+
+        Runs that are not repeatable cannot say what rounding does.
+        """
+        again = differences(
+            OneByOne(self._makers(job)), OneByOne(self._makers(job)), self.steps
+        ).beyond()
+        if again:
+            raise NotStackable(
+                f"two stand-alone runs of the same trial differ: {_what(again[0].place)} by"
+                f" {again[0].relative:.1g} of its size. The model uses something that changes from"
+                " call to call, such as a global counter; trained one after another",
+                "not-repeatable",
+            )
+        return found.beyond([self._nudged(job, seed) for seed in range(NUDGES)])
+
     def _nudged(self, job: Job, seed: int) -> Differences:
-        other = rounded_otherwise(OneByOne(self._steps(job)), seed)
-        return differences(OneByOne(self._steps(job)), other, self.steps)
+        other = rounded_otherwise(self._makers(job), seed)
+        return differences(OneByOne(self._makers(job)), other, self.steps)
 
     # --- reasons ----------------------------------------------------------------------------------
 
@@ -285,10 +318,9 @@ class _Verification:
         alone, together = self._ways(job)
         module = first_deviating_module(alone, together)
         place = difference.place
-        what = f"the {place.kind} of {place.name}" if place.name else f"the {place.kind}"
         text = (
-            f"two members took {self.steps} steps in a stack and alone, and {what} at step"
-            f" {place.step} differs by {difference.relative:.1g} of its size, which is more than"
+            f"two members took {self.steps} steps in a stack and alone, and {_what(place)}"
+            f" differs by {difference.relative:.1g} of its size, which is more than"
             " rounding"
         )
         if module is not None:
@@ -299,7 +331,22 @@ class _Verification:
             text += "; gradients agree, so it is the update of the optimizer"
         if found is not None and found.drew and not found.same_draws:
             text += "; its random numbers could not be repeated"
-        return NotStackable(f"{text}; trained one after another", "stack-deviates")
+        code = "stack-deviates"
+        alone, together = self._ways(job)
+        alone.same_elsewhere = True
+        if not differences(alone, together, self.steps).beyond():
+            text += (
+                "; the forward pass draws numbers from numpy's global generator or from Python's"
+                " random, which all members of a stack would share: draw with torch, for example"
+                " torch.rand(())"
+            )
+            code = "draws-outside-torch"
+        return NotStackable(f"{text}; trained one after another", code)
+
+
+def _what(place: Place) -> str:
+    of_tensor = f" of {place.name}" if place.name else ""
+    return f"the {place.kind}{of_tensor} at step {place.step}"
 
 
 def _proof(found: Differences, how: str) -> Proof:

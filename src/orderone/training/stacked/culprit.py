@@ -36,12 +36,13 @@ def first_deviating_module(alone: OneByOne, together: Together) -> str | None:
     """
     stacked: list[Call] = []
     model = together.stack.program.model
-    with _recorded(model, stacked, partial(_of_all_members, members=len(alone.steps))):
+    with _recorded(model, stacked, partial(_of_all_members, members=len(alone))):
         together.gradients(0)
-    for k, one in enumerate(alone.steps):
+    for k in reversed(range(len(alone))):
+        one = alone.step_of(k)
         calls: list[Call] = []
         with _recorded(one.module, calls, _detached):
-            OneByOne([one]).gradients(0)
+            OneByOne([lambda one=one: one]).gradients(0)
         found = _first(calls, stacked, k)
         if found is not None:
             return found

@@ -53,6 +53,7 @@ from orderone.training.stacked.constants import (
 )
 from orderone.training.stacked.decisions import NO_ANSWER, QUESTIONS, answer
 from orderone.training.stacked.draws import draws
+from orderone.training.stacked.errors import NotStackable
 from orderone.training.stacked.experts import grouped_mm, histc
 from orderone.training.stacked.in_place import NewTensors, is_in_place
 from orderone.training.stacked.one_by_one import (
@@ -126,7 +127,18 @@ class FastPaths(TorchFunctionMode):
         return result
 
     def _same_draw(self, func: TorchFunction, args: Arguments, kwargs: NamedArguments) -> object:
-        """Run an operation that draws random numbers; all members draw the same ones."""
+        """Run an operation that draws random numbers; all members draw the same ones.
+
+        A generator that the model holds is refused: in a stack, members would draw from it in turn,
+        and none would get the numbers of its stand-alone run.
+        """
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Generator) and leaf is not torch.default_generator:
+                raise NotStackable(
+                    "the forward pass draws from a torch.Generator of its own, which members of a"
+                    " stack would share; trained one after another",
+                    "draws-outside-torch",
+                )
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         if all(self.plain(x) for x in tensors):
             with outside_vmap():

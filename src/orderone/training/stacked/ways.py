@@ -5,11 +5,15 @@ the caller passes. So a comparison can give both ways the same gradients, and a 
 zero but for rounding, of which Adam makes a whole update, does not matter.
 """
 
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +25,8 @@ from orderone.training.stacked.stack import Stack
 from orderone.training.step import Step
 
 SEED = 0  # of random draws in both ways
+ELSEWHERE = 1000  # first seed of numpy and `random`, which differ between members
+MakeStep: TypeAlias = Callable[[], Step]
 
 
 @dataclass(frozen=True)
@@ -109,19 +115,43 @@ class Together(Way):
 class OneByOne(Way):
     """Members that are trained one after another.
 
-    `around` is entered for every forward pass, for example to compute it by other kernels.
+    Each is built directly before its first forward pass, the last member first. So a member uses
+    what its own construction has left in global variables or in classes, as it does in a
+    stand-alone run. `around` is entered for every forward pass, for example to compute it by other
+    kernels.
     """
 
-    steps: list[Step]
+    makers: Sequence[MakeStep]
     around: AbstractContextManager[object] = field(default_factory=nullcontext)
     absent: set[tuple[int, str]] = field(default_factory=set)  # members and tensors not reached
+    # Whether members draw the same numbers from numpy and `random`. In stand-alone runs they do
+    # not, and a stack cannot repeat that: a model that uses such numbers has to deviate from it.
+    same_elsewhere: bool = False
+    _made: dict[int, Step] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.makers)
+
+    @property
+    def steps(self) -> list[Step]:
+        return [self.step_of(k) for k in range(len(self))]
+
+    def step_of(self, k: int) -> Step:
+        """Return the step of member `k`, which is built at the first call."""
+        if k not in self._made:
+            self._made[k] = self.makers[k]()
+        return self._made[k]
 
     def gradients(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         losses: list[Tensor] = []
         members: list[dict[str, Tensor]] = []
         self.absent.clear()
-        for k, one in enumerate(self.steps):
+        for k in reversed(range(len(self))):
+            one = self.step_of(k)
             before = self._seed(step)
+            if not self.same_elsewhere:
+                random.seed(ELSEWHERE + k)
+                np.random.seed(ELSEWHERE + k)
             with self.around:
                 parts = one.backward(step)
             self._note_draws(before)
@@ -133,7 +163,7 @@ class OneByOne(Way):
                 else:
                     gradients[name] = p.grad.detach().clone()
             members.append(gradients)
-        return torch.stack(losses), _stacked(members)
+        return torch.stack(losses[::-1]), _stacked(members[::-1])
 
     def update(self, step: int, gradients: Mapping[str, Tensor]) -> None:
         for k, one in enumerate(self.steps):
@@ -174,27 +204,27 @@ def _stacked(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return stacked
 
 
-def rounded_otherwise(way: OneByOne, seed: int) -> OneByOne:
+def rounded_otherwise(makers: Sequence[MakeStep], seed: int) -> OneByOne:
     """Change every number that the members hold or read by at most one unit in the last place.
 
     A computation that rounds elsewhere cannot be expected to differ less than this makes it differ.
     """
     generator = torch.Generator().manual_seed(seed)
+    return OneByOne([partial(_rounded_otherwise, make, generator) for make in makers])
+
+
+def _rounded_otherwise(make: MakeStep, generator: torch.Generator) -> Step:
+    one = make()
     with torch.no_grad():
-        for one in way.steps:
-            for tensor in [*one.module.parameters(), *one.module.buffers()]:
-                tensor.copy_(_nudged(tensor, generator))
-    changed: list[Step] = []
-    for one in way.steps:
-        source = one.source
-        device, precision = one.world.device, one.settings.precision
+        for tensor in [*one.module.parameters(), *one.module.buffers()]:
+            tensor.copy_(_nudged(tensor, generator))
+    source = one.source
 
-        def batch(step: int, seed: int, source: Source = source) -> Batch:
-            read = moved(source.at(step, seed), device, precision)  # noqa: B023
-            return tree_map(lambda x: _nudged(x, generator), read)
+    def batch(step: int, seed: int) -> Batch:
+        read = moved(source.at(step, seed), one.world.device, one.settings.precision)
+        return tree_map(lambda x: _nudged(x, generator), read)
 
-        changed.append(replace(one, source=replace(source, batch=batch)))
-    return OneByOne(changed, way.around)
+    return replace(one, source=replace(source, batch=batch))
 
 
 def _nudged(x: object, generator: torch.Generator) -> object:
