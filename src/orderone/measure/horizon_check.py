@@ -87,6 +87,7 @@ class HorizonStudy:
     def run(self, progress: Progress | None) -> Check:
         """Train all sizes and seeds, and judge them."""
         self._check_rule()
+        self._check_build()
         runs: list[Run] = []
 
         def train(size: int, seed: int) -> None:
@@ -148,20 +149,20 @@ class HorizonStudy:
             return self.build(size)
         return self.build()
 
-    @cached_property
-    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return shapes_of(model_of(self._built(self.sizes[0], self.seeds[0])))
-
-    def _train(self, size: int, seed: int) -> Run:
-        built = self._built(size, seed)
-        model = model_of(built)
-        if shapes_of(model) != self._shapes:
+    def _check_build(self) -> None:
+        """Raise an InputError if `build` returns models of different shapes."""
+        small = model_of(self._built(self.sizes[0], self.seeds[0]))
+        large = model_of(self._built(self.sizes[-1], self.seeds[0]))
+        if shapes_of(small) != shapes_of(large):
             raise InputError(
                 f"build: the shapes of the model depend on the {self.axis}; expected the same model"
                 " at every size, from a function without arguments, such as lambda: build(256)",
                 "build-arguments",
                 argument="build",
             )
+
+    def _train(self, size: int, seed: int) -> Run:
+        built = self._built(size, seed)
         setup = read_setup(built, lambda module: self._plan(module, size), self.scheduler)
         training = Training(setup, self.loss)
         batches = self._batches(size)
