@@ -105,6 +105,35 @@ PLAN = {
         "The initial sizes of the target are computed from those of the base, and this base has"
         " been trained. Build a new base with the same code."
     ),
+    "adapter-not-read": (
+        "Base and model have adapters (LoRA) of different rank. Their learning rates depend on the"
+        " multiplier of the adapter (alpha / r, alpha / sqrt(r)), which is read from a forward pass"
+        " of both models, and it was not. Pass an example batch as inputs=, with base and model on"
+        " one device. rank_rule=None leaves the rank out: adapters have the settings of the base."
+    ),
+    "adapter-not-zero": (
+        "Both matrices of an adapter start away from zero, as in PiSSA and OLoRA, or because it was"
+        " trained. Their product is then part of the pretrained model, and a plan that sets other"
+        " initial sizes would change the model. Start with one of them at zero (the default of"
+        " peft), or use rank_rule=None and the learning rates without apply."
+    ),
+    "expert-tokens": (
+        "The number of experts grew by another ratio than the number of active ones, so that every"
+        " expert sees fewer (or more) tokens in a step. For the experts this is another batch size."
+        " The plan keeps updates of order one, but the best learning rate may move. The published"
+        " rules keep the fraction of active experts fixed."
+    ),
+    "experts-not-read": (
+        "Base and model have different numbers of experts. The factors depend on the number of"
+        " active experts and on how their weights add up (to one, or to the fraction of active"
+        " experts). The plan measures both by calling the block, and it could not: there was no"
+        " forward pass, or the block cannot be called on its own. Pass an example batch as inputs=;"
+        " expert_rule=None leaves the number of experts out."
+    ),
+    "rank-without-law": (
+        "The rule for the rank of adapters is known for some optimizers and initializations only."
+        " rank_rule='mup' is derived for every update law."
+    ),
     "bottleneck-size": (
         "A matrix has a growing fan-in and a constant fan-out, and its output goes on into the"
         " network. The plan treats it as a readout. That is right for a bottleneck of constant"

@@ -71,7 +71,7 @@ from orderone.observe.quantities import Quantity
 from orderone.optimizers.table import label_of
 from orderone.planning import BrokenRatios, Plan
 from orderone.planning.build import Family
-from orderone.planning.counterparts import stack_of
+from orderone.planning.counterparts import is_number, numbered, stack_of
 from orderone.planning.options import OPTION_NAMES
 from orderone.planning.schedule import remedy, simulated_rates
 from orderone.seeding import preserved
@@ -471,9 +471,8 @@ def _shared_names(small: nn.Module, large: nn.Module) -> Callable[[str], str]:
         parts = name.split(".")
         shared = []
         for position, part in enumerate(parts):
-            counts_layers = part.isdigit() and stack_of(".".join(parts[:position])) in stacks
-            if counts_layers:
-                part = "*"
+            if is_number(part) and stack_of(".".join(parts[:position])) in stacks:
+                part = stack_of(part)
             shared.append(part)
         return ".".join(shared)
 
@@ -486,7 +485,8 @@ def _lengths_of_sequences(model: nn.Module) -> Mapping[str, int]:
     for name in (*dict(model.named_modules()), *dict(model.named_parameters())):
         parts = name.split(".")
         for position, part in enumerate(parts):
-            if part.isdigit():
+            number = numbered(part)[1]
+            if number is not None:
                 parent = stack_of(".".join(parts[:position]))
-                lengths[parent] = max(lengths.get(parent, 0), int(part) + 1)
+                lengths[parent] = max(lengths.get(parent, 0), number + 1)
     return lengths
