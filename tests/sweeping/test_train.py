@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 import torch
 from support.errors import refuses
-from support.train_workers import COMMON, PROCESSES, STEPS, Net, Toy, broken, one, planned, process
+from support.train_workers import (
+    COMMON,
+    PROCESSES,
+    STEPS,
+    Breaks,
+    Net,
+    StoppedError,
+    Toy,
+    broken,
+    one,
+    planned,
+    process,
+)
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
@@ -260,6 +272,33 @@ def test_tensorboard(tmp_path):
     assert [event.value for event in events.Scalars("loss")] == pytest.approx(
         made.losses[1::2].tolist(), rel=1e-6
     )
+
+
+def test_sizes_go_to_the_sinks_and_continue(tmp_path):
+    """Sizes are relative to the start, also after a resume."""
+    options: dict[str, Any] = {"device": "cpu", "report_every": 4, "sizes_every": 4}
+    log = tmp_path / "log.jsonl"
+    whole = train(planned(), Toy(), STEPS, sinks=str(log), **options)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["sizes/blocks.0.up"] for line in lines] == [
+        size.relative for size in whole.sizes if size.name == "blocks.0.up"
+    ]
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(StoppedError):
+        train(
+            planned(),
+            Toy(),
+            STEPS,
+            checkpoint=path,
+            checkpoint_seconds=0,
+            sinks=Breaks(8),
+            **options,
+        )
+    rest = train(planned(), Toy(), STEPS, checkpoint=path, **options)
+    assert rest.sizes
+    expected = {(size.step, size.name): size.relative for size in whole.sizes}
+    for size in rest.sizes:
+        assert size.relative == pytest.approx(expected[size.step, size.name], rel=1e-6)
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ from orderone.observe.quantities import Quantity
 from orderone.optimizers.table import label_of
 from orderone.planning import BrokenRatios, Plan
 from orderone.planning.build import Family
-from orderone.planning.counterparts import stack_of
+from orderone.planning.counterparts import is_number, numbered, stack_of
 from orderone.planning.options import OPTION_NAMES
 from orderone.planning.schedule import remedy, simulated_rates
 from orderone.seeding import preserved
@@ -262,9 +262,6 @@ class _Study:
         self.key: Callable[[str], str] = _shared_names(self.small, self.large)
         self.no_growth = shapes_of(self.small) == shapes_of(self.large)
         self.family = self._family()
-        if self.family is not None:
-            self.plans[self.sizes[0]] = self.family.plan(self.small)
-            self.plans[self.sizes[-1]] = self.family.plan(self.large)
 
     def _read_built(self, smallest: Built, largest: Built) -> None:
         """Read optimizer and plan from what `build` returned.
@@ -303,9 +300,13 @@ class _Study:
             self.troubles.append(law.trouble)
 
     def _family(self) -> Family | None:
+        """Return the maker of plans, with plans of the extremes; None if planning fails."""
         base = self.builder.base_model(self.small)
         try:
-            return plan_family(self.large, base, self.batches[0], self.settings)
+            family = plan_family(self.large, base, self.batches[0], self.settings)
+            self.plans[self.sizes[0]] = family.plan(self.small)
+            self.plans[self.sizes[-1]] = family.plan(self.large)
+            return family
         except ValueError as error:
             if self.is_planned_here:
                 raise
@@ -513,9 +514,8 @@ def _shared_names(small: nn.Module, large: nn.Module) -> Callable[[str], str]:
         parts = name.split(".")
         shared = []
         for position, part in enumerate(parts):
-            counts_layers = part.isdigit() and stack_of(".".join(parts[:position])) in stacks
-            if counts_layers:
-                part = "*"
+            if is_number(part) and stack_of(".".join(parts[:position])) in stacks:
+                part = stack_of(part)
             shared.append(part)
         return ".".join(shared)
 
@@ -528,7 +528,8 @@ def _lengths_of_sequences(model: nn.Module) -> Mapping[str, int]:
     for name in (*dict(model.named_modules()), *dict(model.named_parameters())):
         parts = name.split(".")
         for position, part in enumerate(parts):
-            if part.isdigit():
+            number = numbered(part)[1]
+            if number is not None:
                 parent = stack_of(".".join(parts[:position]))
-                lengths[parent] = max(lengths.get(parent, 0), int(part) + 1)
+                lengths[parent] = max(lengths.get(parent, 0), number + 1)
     return lengths

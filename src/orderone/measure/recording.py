@@ -133,6 +133,12 @@ class Probe:
             rows += step.rows()
         return rows
 
+    def take(self) -> list[Row]:
+        """Return the rows of all finished steps, and forget them: a long training has many."""
+        rows = self.rows
+        self._history = History()
+        return rows
+
     @property
     def noise_scale(self) -> NoiseScale:
         """Gradient noise scale of all steps so far with two backward passes or more."""

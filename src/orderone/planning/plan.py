@@ -107,6 +107,8 @@ class Row:
     order_one: float | None = None
     draw: Draw | None = None  # how values are drawn, if a start replaces those of the model's code
     blocks: tuple[Block, ...] = ()  # rows with settings of their own
+    # its output is a matrix, whose fan-in and fan-out are in `growth` (a hypernetwork)
+    writes_matrix: bool = False
     # factors of batch size, tokens and further axes; part of lr, weight_decay, eps and betas
     horizon: Factors = field(default_factory=Factors)
     betas: tuple[float, ...] | None = None  # of the optimizer's averages, if an axis changes them
@@ -204,7 +206,7 @@ class Row:
         if self.role == "fixed" or self.base_shape is None:
             return None
         size = self.initial_growth
-        if self.role == "vector":
+        if self.role == "vector" or self.writes_matrix:
             return size
         if self.role == "readout" and self.factors.gauge != 1:
             # the forward code multiplies before or after the readout; it is unknown which

@@ -68,6 +68,7 @@ def train(
     seed: Count = 0,
     evaluate_every: Count | None = None,
     report_every: Count = 10,
+    sizes_every: Count | None = None,
     sinks: Sinks = None,
     checkpoint: FilePath = None,
     checkpoint_seconds: Number = 600.0,
@@ -99,7 +100,10 @@ def train(
         seed: Seed of the data and of dropout, and of the values that a start (`init`) draws.
         evaluate_every: Updates between held-out losses; by default at the end only.
         report_every: Updates between reports to `sinks`.
-        sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), or a list of these.
+        sizes_every: Updates between records of the sizes of activations. The next report has them,
+            relative to their start, as `sizes/NAME`; `Trained.sizes` has all of them.
+        sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), MLflow(...), or a list
+            of these.
         checkpoint: File (.safetensors) to continue from. It is written every
             `checkpoint_seconds`, on Ctrl-C, and at the end.
         strategy: "ddp" or "fsdp" under torchrun; by default ddp there. Each process trains on its
@@ -147,6 +151,13 @@ def train(
         saved = None
         if path is not None:
             saved = TrainCheckpoint(path, world, identity, copy_of(loop))
+        if sizes_every is not None:
+            from orderone.measure.size_monitor import SizeMonitor  # takes a second
+
+            monitor = SizeMonitor(
+                step.forward, step.optimizer, plan=plan, every=count(sizes_every, "sizes_every")
+            )
+            loop.monitor = stack.enter_context(monitor)
         set_seed(seed + world.rank)  # dropout differs between processes
         return _run(loop, saved)
 
@@ -239,6 +250,7 @@ def _run(loop: TrainingLoop, checkpoint: Checkpoint | None) -> Trained:
         diverged_at=loop.diverged_at,
         seconds=loop.seconds,
         notes=tuple(loop.step.source.notes_on(loop.done * loop.settings.accumulate)),
+        sizes=() if loop.monitor is None else tuple(loop.monitor.sizes),
     )
 
 

@@ -100,6 +100,7 @@ class TrainCheckpoint:
                 "seconds": loop.seconds,
                 "optimizer": checkpoints.pack(state, tensors, "optimizer"),
                 "extra": checkpoints.pack(extra, tensors, "extra"),
+                "start_sizes": {} if loop.monitor is None else loop.monitor.start,
             }
             try:
                 checkpoints.save(self.path, tensors, record)
@@ -159,6 +160,9 @@ class TrainCheckpoint:
         checkpoints.restore_extra(loop.step.module, extra)
         self._restore_random(tensors)
         checkpoints.restore_progress(loop, record)
+        if loop.monitor is not None:
+            loop.monitor.first = loop.done
+            loop.monitor.start |= record.get("start_sizes", {})
 
     def _check_model(self, loop: TrainingLoop, tensors: Mapping[str, Tensor]) -> None:
         changed = checkpoints.changed_tensor(loop.step.module, tensors, "model.")

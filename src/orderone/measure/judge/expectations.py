@@ -72,6 +72,8 @@ class Theory:
     key: Callable[[str], str]  # the common name of a layer in both models
     code_power: Callable[[str], float]  # power of the size that multiplies a product in the code
     in_depth: bool = False  # the models differ in depth: the residual stream is of order one
+    # the model is scaled already: how its initial sizes depend on the depth is not known
+    any_depth: bool = False
 
     def expect(self, name: str, quantity: Quantity) -> Expected:
         """Return the expected exponent of a module or tensor."""
@@ -124,6 +126,8 @@ class Theory:
         row = self.rows[name][1]
         if row.role == Role.FIXED and row.constant is None and not self.in_depth:
             return UNKNOWN  # the model's code initializes it
+        if self.any_depth:
+            return self.exponent(name, lambda row: _initial_size(row) / row.own_depth)
         return self.exponent(name, _initial_size)
 
     def _gradient(self, name: str) -> float:
@@ -214,12 +218,13 @@ class Theory:
             return Expected(UNKNOWN, bound=0.0)
 
         layer = self._layer(role, module)
+        fan_in = self._fan_in_power(weight, role)
         known = not math.isnan(implied)
         gauge_shift = 0.0
         gauge_of = ""
-        exponent = self._sizes[f"h{layer}"]
+        exponent = fan_in * self._sizes[f"h{layer}"]
         if known:
-            gauge_shift = implied - self._sizes[f"h{layer}"]
+            gauge_shift = implied - exponent
             exponent = implied
         if abs(gauge_shift) > 1e-6:
             gauge_of = weight or ""
@@ -228,11 +233,21 @@ class Theory:
             gradient = self._sizes[f"h'{layer}"] - gauge_shift
             return Expected(bound=gradient, role=role, soft=True)
         if quantity == Quantity.CHANGE:
-            change = self._sizes[f"Δh{layer}"]
+            change = fan_in * self._sizes[f"Δh{layer}"]
             if role == Role.VECTOR:  # a normalized output cannot change by more than its size
                 change = min(change, 0.0)
             return Expected(change + gauge_shift, bound=gauge_shift, role=role, gauge_of=gauge_of)
         return Expected(exponent, bound=gauge_shift, two_sided=known, role=role, gauge_of=gauge_of)
+
+    def _fan_in_power(self, weight: str | None, role: str) -> float:
+        """Return the power of the size by which the fan-in of a matrix grows.
+
+        It is 2 for a matrix that reads all products of two layers.
+        """
+        if not weight or role not in (Role.HIDDEN, Role.READOUT):
+            return 1.0
+        power = self.exponent(weight, lambda row: float(row.growth.fan_in))
+        return power or 1.0  # 0: a tied readout, which has the growth of its table
 
     def _layer(self, role: str, module: str) -> int:
         """Return the layer of Stratos's network that a module with this role corresponds to."""
@@ -273,6 +288,11 @@ class Theory:
                 power += abs(exponent)
         return power + abs(self._tied_power(weight))
 
+    def depth_power(self, weight: str) -> float:
+        """Return the power of the size by which the number of layers like this one grows."""
+        power = self.exponent(weight, lambda row: row.depth)
+        return 0.0 if math.isnan(power) else max(0.0, power)
+
     def _tied_power(self, weight: str) -> float:
         """Return the power of the multiplier in the code of a tied readout."""
         if len(self.rows[weight][1].uses) > 1:
@@ -309,6 +329,9 @@ class Theory:
         large = large_weight.output_growth(large_bias)
         if small_weight.shape == small_weight.base_shape:
             small = 1.0  # at base size nothing grows, and roles are unknown
+        if self.any_depth and small and large:
+            small /= small_weight.own_depth
+            large /= large_weight.own_depth
         return self._power(small, large)
 
 
@@ -368,11 +391,15 @@ class Expectations:
         return replace(expected, least=least)
 
     def _multiplied(self, weight: str) -> float:
-        """Return the absolute power of all multipliers of a tensor, read or not."""
+        """Return the absolute power of all multipliers of a tensor, read or not.
+
+        Where layers are added along with the width, a branch may be divided by their number.
+        """
         if not weight:
             return 0.0
         assert self.theory is not None
-        return self.theory.gauge_power(weight) + abs(self.gauges.get(weight, 0.0))
+        power = self.theory.gauge_power(weight) + abs(self.gauges.get(weight, 0.0))
+        return power + self.theory.depth_power(weight)
 
     def input_at_start(self, name: str, step: int) -> Expected | None:
         """Expect inputs of order one: otherwise the layer learns less in large models."""
@@ -538,6 +565,7 @@ class Expectations:
             key=study.observations.key,
             code_power=lambda tensor: facts.power(tensor, "matrix"),
             in_depth=study.axis == "depth",
+            any_depth=study.axis != "depth" and study.has_user_optimizer,
         )
 
     @cached_property
@@ -594,6 +622,9 @@ class Expectations:
             )
         if expected.role not in (Role.HIDDEN, Role.READOUT):
             return expected
+        if self.study.has_user_optimizer and maker in self.interior_readouts:
+            # it may start with any output up to order one
+            return replace(expected, two_sided=False, exponent=UNKNOWN, bound=0.0)
         if self.study.has_user_optimizer:
             # the gauge is not known: there may be a multiplier between input and output
             return replace(expected, two_sided=expected.role == Role.READOUT)

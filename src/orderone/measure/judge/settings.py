@@ -30,7 +30,7 @@ from orderone.core.errors import code_of
 from orderone.core.roles import Role
 from orderone.measure.fit import Fit
 from orderone.measure.judge.expectations import Expectations, Theory
-from orderone.measure.judge.thresholds import BOUNDARY, EXACT, NEGLIGIBLE
+from orderone.measure.judge.thresholds import BOUNDARY, DAMPED, EXACT, NEGLIGIBLE
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import StudyResult
 from orderone.observe.quantities import Quantity
@@ -62,6 +62,7 @@ class SettingsJudge:
     study: StudyResult
     expectations: Expectations
     weights: Mapping[str, Fit]  # fitted initial sizes, by tensor
+    vanishing: frozenset[str]  # tensors whose gradient is rounding error
 
     def judgements(self) -> list[Judgement]:
         """Return one line for each tensor and setting."""
@@ -124,6 +125,7 @@ class SettingsJudge:
             yield from self._initial_size(name, row, start_excess, gauge)
         yield from self._penalty(name, row, theory, gauge)
         yield from self._decay_of_zeros(name, row, rate)
+        yield from self._eps(name, row, theory, gauge)
 
     def _start_excess(self, name: str, theory: Theory) -> float:
         """Return the power by which the initial size exceeds that of the plan; 0 if unknown."""
@@ -246,6 +248,39 @@ class SettingsJudge:
             cause = f"lr times weight_decay scales like {self._power(exponent)}"
         yield _line(name, Quantity.DECAY, exponent, predicted, verdict, cause, row.role)
 
+    def _eps(self, name: str, row: Row, theory: Theory, gauge: float) -> Iterator[Judgement]:
+        """Judge eps where it is not small compared with the gradient, in the largest models."""
+        sizes = self._settings("eps").get(name, {})
+        if record_named(row.optimizer).update_law.gradient or not sizes or not all(sizes.values()):
+            return
+        if name in self.vanishing or self.study.axis == "depth":
+            return
+        largest = max(sizes)
+        gradient = self._gradient_at(name, largest)
+        if not gradient or sizes[largest] < DAMPED * gradient:
+            return
+        required = theory.exponent(name, _eps_of) - gauge
+        exponent = slope(sizes)
+        verdict = Verdict.PASS
+        cause = ""
+        if abs(exponent - required) > (BOUNDARY if gauge else EXACT):
+            verdict = Verdict.FAIL
+            cause = (
+                f"eps scales like {self._power(exponent)} and is {sizes[largest] / gradient:.2g}"
+                f" times the gradient, which scales like {self._power(required)}"
+            )
+        yield _line(name, Quantity.EPS, exponent, required, verdict, cause, row.role)
+
+    def _gradient_at(self, name: str, size: int) -> float:
+        """Return the largest RMS of a gradient over all steps at one size."""
+        observations = self.study.observations
+        gradients = [0.0]
+        for step in range(observations.steps):
+            for run, moments in observations.at(name, Quantity.GRADIENT, step).items():
+                if run[0] == size:
+                    gradients.append(moments.rms)
+        return max(gradients)
+
     def _power(self, exponent: float) -> str:
         return f"{SYMBOLS[self.study.axis]}^{exponent:+.2f}"
 
@@ -330,6 +365,10 @@ def rates_of(study: StudyResult) -> dict[str, dict[int, float]]:
             if all(sized.values()):
                 break
     return rates
+
+
+def _eps_of(row: Row) -> float | None:
+    return row.eps if isinstance(row.eps, float) else None
 
 
 def _rms(values: list[float]) -> float:
