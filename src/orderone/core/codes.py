@@ -383,6 +383,21 @@ PLAN = {
     ),
 }
 CHECK = {
+    "training-too-short": (
+        "The momentum of Lion, Muon or SGD averages gradients over a number of steps that does not"
+        " follow the batch size. The rules for batch size and tokens hold where the training is"
+        " much longer than this average. Train the check for more steps."
+    ),
+    "axis-without-rule": (
+        "A check along the batch size or the tokens compares a training with the predictions of a"
+        " rule, and horizon=None is none. Pass horizon='sde' or 'power'."
+    ),
+    "noise-needs-passes": (
+        "The noise of gradients is the difference between gradients of different samples at the"
+        " same weights. It needs two backward passes or more between two steps (accumulated"
+        " gradients), each on other samples. orderone.noise_scale(model, batches) makes them. A"
+        " check along the batch size or the tokens needs other samples at every step, too."
+    ),
     "same-shapes": (
         "The function `build` returns models of the same shapes for every size, so there is nothing"
         " to compare. Make the model's layers depend on the argument of `build`."
