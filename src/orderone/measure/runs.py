@@ -74,7 +74,10 @@ def _wrong_build(got: str) -> InputError:
 def read_sizes(widths: SizesInput | None, depths: SizesInput | None) -> tuple[str, list[int]]:
     """Return the axis (width or depth), and at least two sizes along it."""
     if (widths is None) == (depths is None):
-        message = "widths: expected either widths=[64, 128, ...] or depths=[2, 4, ...]"
+        message = (
+            "widths: expected one axis: widths=[64, 128, ...], depths=[2, 4, ...],"
+            " batch_sizes=[16, 32, ...] or tokens=[1000, 2000, ...]"
+        )
         raise InputError(message, argument="widths")
     if depths is None:
         axis = "width"
