@@ -46,6 +46,9 @@ from orderone.measure.observations import Observations, StudyResult
 from orderone.measure.optimizer_law import law_of
 from orderone.measure.recording import DEFAULT, QUANTITIES
 from orderone.measure.runs import (
+    EXPERT_COUNT,
+    RANK,
+    WIDTH,
     Builder,
     Run,
     RunOptions,
@@ -84,6 +87,8 @@ def coord_check(
     widths: SizesInput | None = None,
     *,
     depths: SizesInput | None = None,
+    experts: SizesInput | None = None,
+    ranks: SizesInput | None = None,
     rule: RuleInput | None = None,
     optimizer: OptimizerInput = "adamw",
     lr: RateInput | None = None,
@@ -111,6 +116,8 @@ def coord_check(
         widths: At least two sizes; four or five are better.
         depths: Depths to pass to `build` instead of widths. Pass `depth="sqrt"` or `"completep"`
             as well.
+        experts: Numbers of experts to pass to `build` instead of widths.
+        ranks: Ranks of adapters (LoRA) to pass to `build` instead of widths.
         rule, optimizer, lr: As in `plan`. The model is judged by the predictions of `rule`; the
             default is the rule of the plan that `build` returns, otherwise mup.
         batches: One batch (tensor, dict of keyword arguments, or pair of inputs and targets) for
@@ -143,7 +150,7 @@ def coord_check(
     function(loss, "loss", "of output and target")
     function(scheduler, "scheduler", "of the optimizer that returns a scheduler")
     function(progress, "progress", "of the finished runs, all runs and the current run")
-    axis, sizes = read_sizes(widths, depths)
+    axis, sizes = read_sizes(widths=widths, depths=depths, experts=experts, ranks=ranks)
     with preserved():  # the check sets seeds
         seed_list = read_seeds(seeds)
         example = read_examples(batches, steps, batch_size, collate_fn)
@@ -219,6 +226,27 @@ class _Study:
         self.key: Callable[[str], str] = _shared_names(self.small, self.large)
         self.no_growth = shapes_of(self.small) == shapes_of(self.large)
         self.family = self._family()
+        if self.family is not None:
+            self._check_axis(self.family)
+
+    def _check_axis(self, family: Family) -> None:
+        """Raise an InputError if the model has no such axis, or no rule for it."""
+        rules_of_axes = {EXPERT_COUNT: "expert_rule", RANK: "rank_rule"}
+        option = rules_of_axes.get(self.axis)
+        if option is None:
+            return
+        argument = "experts" if self.axis == EXPERT_COUNT else "ranks"
+        if getattr(family.request, option) is None:
+            message = f"{argument}: {option}=None has no rule for this axis; leave {option} out"
+            raise InputError(message, "axis-not-found", argument=argument)
+        found = family.other_sizes(self.large)[self.axis]
+        if not any(target == self.sizes[-1] and base != target for base, target in found):
+            sizes = ", ".join(f"{base} and {target}" for base, target in sorted(found)) or "none"
+            message = (
+                f"{argument}: expected the {self.axis} to be {self.sizes[-1]} in the model that"
+                f" build({self.sizes[-1]}) returns, and another one in the base; found {sizes}"
+            )
+            raise InputError(message, "axis-not-found", argument=argument)
 
     def _read_built(self, smallest: Built, largest: Built) -> None:
         """Read optimizer and plan from what `build` returned.
@@ -347,7 +375,7 @@ class _Study:
 
         Each is applied by one module alone, to enough tokens.
         """
-        if self.family is None or self.axis == "depth":
+        if self.family is None or self.axis != WIDTH:
             return []
         roles = {row.name: row.role for row in self.plans[self.sizes[-1]].rows}
         layers, _ = layers_of(model, roles)

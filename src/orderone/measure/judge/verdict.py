@@ -29,7 +29,12 @@ from orderone.measure.fit import Fit
 from orderone.measure.judge.thresholds import BOUNDARY, FADES, LEAST_GROWTH, NEXT, ROUGH, WIDE
 from orderone.observe.quantities import Quantity
 
-SYMBOLS = {"width": "n", "depth": "L"}  # axis -> symbol of the size
+SYMBOLS = {
+    "width": "n",
+    "depth": "L",
+    "expert count": "M",
+    "rank": "r",
+}  # axis -> symbol of the size
 UNKNOWN = math.nan
 
 
