@@ -4,7 +4,8 @@ apply     `plan`: initial sizes and learning rates of a rule for any PyTorch mod
           without editing the model; `lookup`, `matrix` and `register` describe custom layers;
           `optimizers.register` makes your optimizer known
 check     `coord_check`: whether activations and updates stay of order one as the width grows;
-          `probe`, `alignment`, `gradient_metrics`, `dropout_metrics`, `sample_network`
+          `probe`, `alignment`, `gradient_metrics`, `dropout_metrics`, `sample_network`;
+          `noise_scale`: the critical batch size, from the noise of gradients
 transfer  `sweep`: tune many small models at once, and test whether the best settings transfer;
           `train`, `log_grid`
 predict   `theory`, `rules`: exact width exponents, largest stable learning rates, kernels, limits;
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         coord_check,
         dropout_metrics,
         gradient_metrics,
+        noise_scale,
         probe,
         sample_network,
     )
@@ -89,6 +91,7 @@ __all__ = [
     "matrix",
     "measure",
     "nn",
+    "noise_scale",
     "optimizers",
     "plan",
     "planning",
@@ -120,6 +123,7 @@ _HOMES = {
         "coord_check",
         "dropout_metrics",
         "gradient_metrics",
+        "noise_scale",
         "probe",
         "sample_network",
     ),

@@ -389,6 +389,21 @@ PLAN = {
     ),
 }
 CHECK = {
+    "training-too-short": (
+        "The momentum of Lion, Muon or SGD averages gradients over a number of steps that does not"
+        " follow the batch size. The rules for batch size and tokens hold where the training is"
+        " much longer than this average. Train the check for more steps."
+    ),
+    "axis-without-rule": (
+        "A check along the batch size or the tokens compares a training with the predictions of a"
+        " rule, and horizon=None is none. Pass horizon='sde' or 'power'."
+    ),
+    "noise-needs-passes": (
+        "The noise of gradients is the difference between gradients of different samples at the"
+        " same weights. It needs two backward passes or more between two steps (accumulated"
+        " gradients), each on other samples. orderone.noise_scale(model, batches) makes them. A"
+        " check along the batch size or the tokens needs other samples at every step, too."
+    ),
     "same-shapes": (
         "The function `build` returns models of the same shapes for every size, so there is nothing"
         " to compare. Make the model's layers depend on the argument of `build`."
@@ -767,6 +782,24 @@ SWEEP: dict[str, str] = {
     "needs-more-seeds": (
         "With one seed there is no estimate of the variation between seeds, so no interval and no"
         " verdict. Run two seeds or more, better three."
+    ),
+    "tokens-do-not-vary": (
+        "A forecast for another number of tokens needs trainings with three or more numbers of"
+        " tokens at the same size. Sweep the steps (space={'steps': [...]}), add a column tokens to"
+        " the table, or leave out tokens= for the number of tokens of the study."
+    ),
+    "loss-rises": (
+        "The loss at the best learning rate rises with the size, so no power law can be"
+        " extrapolated. Larger models should not be worse: check the model with o1.coord_check,"
+        " train longer, and look at the grid of learning rates."
+    ),
+    "needs-histories": (
+        "The loss curves of sizes can be compared only with the training losses of every step. A"
+        " sweep has them; for a table of your own, pass histories={key: losses} and a column key."
+    ),
+    "history-too-short": (
+        "Loss curves are compared in windows of a twentieth of the training, so a training needs"
+        " 20 steps or more."
     ),
     "optimum-outside-grid": (
         "The best learning rate of a size is at the end of the grid, or all its learning rates"

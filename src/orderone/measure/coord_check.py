@@ -24,6 +24,7 @@ from orderone.loading.examples import read_examples
 from orderone.measure import records
 from orderone.measure.alignment_ratios import Layer, layers_of, observe
 from orderone.measure.check import Check
+from orderone.measure.horizon_check import BATCH, TOKENS, HorizonStudy, read_horizon_sizes
 from orderone.measure.inputs import (
     BaseInput,
     BatchesInput,
@@ -89,6 +90,8 @@ def coord_check(
     depths: SizesInput | None = None,
     experts: SizesInput | None = None,
     ranks: SizesInput | None = None,
+    batch_sizes: SizesInput | None = None,
+    tokens: SizesInput | None = None,
     rule: RuleInput | None = None,
     optimizer: OptimizerInput = "adamw",
     lr: RateInput | None = None,
@@ -118,6 +121,12 @@ def coord_check(
             as well.
         experts: Numbers of experts to pass to `build` instead of widths.
         ranks: Ranks of adapters (LoRA) to pass to `build` instead of widths.
+        batch_sizes: Batch sizes to compare, for one model: `build` takes no arguments then. Every
+            batch has as many samples as the largest size; smaller ones are parts of it, so that all
+            sizes train on the same samples. `steps` counts those of the largest.
+        tokens: Amounts of training tokens to compare, for one model, with a batch of constant
+            size. `steps` counts those of the smallest. Beside another axis, this is the option of
+            `plan`: (base, target).
         rule, optimizer, lr: As in `plan`. The model is judged by the predictions of `rule`; the
             default is the rule of the plan that `build` returns, otherwise mup.
         batches: One batch (tensor, dict of keyword arguments, or pair of inputs and targets) for
@@ -150,14 +159,46 @@ def coord_check(
     function(loss, "loss", "of output and target")
     function(scheduler, "scheduler", "of the optimizer that returns a scheduler")
     function(progress, "progress", "of the finished runs, all runs and the current run")
-    axis, sizes = read_sizes(widths=widths, depths=depths, experts=experts, ranks=ranks)
+    settings: dict[str, Any] = {"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options}
+    of_models = {"widths": widths, "depths": depths, "experts": experts, "ranks": ranks}
+    no_growth = all(values is None for values in of_models.values())
+    if batch_sizes is not None or (tokens is not None and no_growth):
+        if not no_growth or (batch_sizes and tokens):
+            message = (
+                f"batch_sizes: expected one axis; pass one of {', '.join(of_models)}, batch_sizes"
+                " or tokens"
+            )
+            raise InputError(message, argument="batch_sizes")
+        axis = TOKENS if batch_sizes is None else BATCH
+        values = tokens if batch_sizes is None else batch_sizes
+        assert values is not None  # one of the two was passed
+        study = HorizonStudy(
+            axis=axis,
+            sizes=read_horizon_sizes(values, "batch_sizes" if axis == BATCH else "tokens", axis),
+            build=_checked_build(build),
+            base=None if base is None else count(base, "base"),
+            settings={**settings, "rule": "mup" if rule is None else rule},
+            data=batches,
+            batch_size=batch_size,
+            collate_fn=collate_fn,
+            loss=loss,
+            seeds=tuple(read_seeds(seeds)),
+            steps=steps,
+            scheduler=scheduler,
+            confidence=float(confidence),
+        )
+        with preserved():
+            return study.run(progress)
+    if tokens is not None:
+        settings["tokens"] = tokens
+    axis, sizes = read_sizes(**of_models)
     with preserved():  # the check sets seeds
         seed_list = read_seeds(seeds)
         example = read_examples(batches, steps, batch_size, collate_fn)
         study = _Study(
             builder=Builder(build, axis, base, seed_list[0]),
             sizes=sizes,
-            settings={"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options},
+            settings=settings,
             batches=example.batches,
             loss=loss,
             seeds=seed_list,
@@ -168,6 +209,13 @@ def coord_check(
         study.notes += example.notes
         result = study.run(progress)
     return judge(result, float(confidence))
+
+
+def _checked_build(build: BuildInput) -> Callable[..., Any]:
+    if isinstance(build, nn.Module) or not callable(build):
+        message = f"build: expected a function without arguments, got {type(build).__name__}"
+        raise InputError(message, "wrong-type", argument="build")
+    return build
 
 
 class _Study:

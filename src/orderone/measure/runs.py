@@ -88,7 +88,7 @@ def read_sizes(**arguments: SizesInput | None) -> tuple[str, list[int]]:
     if len(passed) != 1:
         axes = " or ".join(f"{name}=[...]" for name in arguments)
         got = ", ".join(passed) or "none"
-        message = f"widths: expected sizes along one axis, {axes}; got {got}"
+        message = f"widths: expected one axis: {axes}; got {got}"
         raise InputError(message, argument="widths")
     [(argument, values)] = passed.items()
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):

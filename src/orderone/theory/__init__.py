@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 
 from orderone.core.lazy import lazy_names
 from orderone.theory import exponents
-from orderone.theory.scaling import init_std, lr_factors
+from orderone.theory.scaling import (
+    LANGUAGE_STD,
+    init_std,
+    language_constants,
+    lr_factors,
+    n_rescale,
+)
 
 if TYPE_CHECKING:
     from orderone.theory import (
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from orderone.theory.transformer import Transformer
 
 __all__ = [
+    "LANGUAGE_STD",
     "CovarianceSDE",
     "MeanField",
     "Transformer",
@@ -50,10 +57,12 @@ __all__ = [
     "gaussian",
     "init_std",
     "kernels",
+    "language_constants",
     "limits",
     "linear_gradient_metrics",
     "lr_factors",
     "meanfield",
+    "n_rescale",
     "phase_diagram",
     "resnet_ode",
     "transformer",

@@ -37,6 +37,7 @@ from orderone.measure.runs import EXPERT_COUNT
 from orderone.observe.quantities import OF_TENSORS, Quantity
 from orderone.optimizers.table import record_named
 from orderone.planning.counterparts import stack_of
+from orderone.rules.axes import shrinkage
 from orderone.theory.exponents import Parameterization, UpdateLaw, rms
 
 if TYPE_CHECKING:
@@ -109,11 +110,19 @@ class Theory:
         elif quantity == Quantity.GRADIENT:
             exponent = self._gradient(name)
         else:
-            exponent = 0.0  # a step shrinks a weight by the same fraction at every size
+            exponent = self.shrinkage(name)
         is_gradient = quantity == Quantity.GRADIENT
         return Expected(
             exponent, two_sided=True, role=row.role, rough=is_gradient, soft=is_gradient
         )
+
+    def shrinkage(self, name: str) -> float:
+        """Return the exponent of the fraction by which a step shrinks a tensor.
+
+        It is 0, except for conventions of weight decay that follow the width.
+        """
+        convention = self.large.settings.decay
+        return self.exponent(name, lambda row: shrinkage(convention, row.role, row.growth))
 
     def _weight(self, name: str) -> float:
         row = self.rows[name][1]

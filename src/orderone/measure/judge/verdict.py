@@ -29,12 +29,15 @@ from orderone.measure.fit import Fit
 from orderone.measure.judge.thresholds import BOUNDARY, FADES, LEAST_GROWTH, NEXT, ROUGH, WIDE
 from orderone.observe.quantities import Quantity
 
+# axis -> symbol of the size
 SYMBOLS = {
     "width": "n",
     "depth": "L",
     "expert count": "M",
     "rank": "r",
-}  # axis -> symbol of the size
+    "batch size": "B",
+    "token count": "D",
+}
 UNKNOWN = math.nan
 
 

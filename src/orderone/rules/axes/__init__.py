@@ -21,6 +21,7 @@ from orderone.rules.axes.decay import (
     SQRT,
     TIMESCALE,
     decay_factor,
+    shrinkage,
 )
 from orderone.rules.axes.depth import DEPTH_RULES, depth_factors
 from orderone.rules.axes.experts import EXPERT_RULES, ExpertGrowth, expert_factors
@@ -47,8 +48,12 @@ __all__ = [
     "EXPERT_RULES",
     "HORIZONS",
     "INDEPENDENT",
+    "POWER_BATCH",
+    "POWER_TOKENS",
     "PROPORTIONAL",
     "RANK_RULES",
+    "SDE_BATCH",
+    "SDE_TOKENS",
     "SQRT",
     "TIMESCALE",
     "Axis",
@@ -63,6 +68,7 @@ __all__ = [
     "horizon",
     "paper_multiplier",
     "rank_factors",
+    "shrinkage",
     "tied_multiplier",
     "width_factors",
     "width_of",
