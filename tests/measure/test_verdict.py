@@ -257,10 +257,32 @@ def test_the_usual_loss():
 
 
 def test_fits_of_many_rows_equal_single_fits():
-    widths = torch.tensor([64, 64, 128, 128, 256, 256]).numpy()
-    sizes = torch.rand(5, 6, generator=torch.Generator().manual_seed(0)).numpy() + 0.5
+    widths = torch.tensor([64, 128, 256]).repeat(4).numpy()
+    sizes = torch.rand(5, 12, generator=torch.Generator().manual_seed(0)).numpy() + 0.5
     for row, fit in zip(sizes, fit_exponents(widths, sizes), strict=True):
         single = fit_exponent(widths, row, correction=False)
         assert (fit.exponent, fit.low, fit.high) == pytest.approx(
             (single.exponent, single.low, single.high)
         )
+
+
+def test_few_points_on_a_line_by_chance_have_the_noise_of_the_others():
+    widths = torch.tensor([64, 128, 256, 512]).numpy()
+    noise = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)).mul(0.1)
+    noise[0] = 0  # by chance
+    fits = fit_exponents(widths, noise.exp().numpy())
+    assert sorted(fit.high - fit.low for fit in fits)[4] == pytest.approx(
+        fits[0].high - fits[0].low
+    )
+
+
+def test_a_deviation_that_fades_at_large_sizes_does_not_fail():
+    widths = torch.tensor([32.0, 64, 128, 256]).repeat(2).numpy()
+    law = (widths / 32) ** 0.5
+    fading = 1 / (1 + 200 * widths**-1.5)
+    as_law, as_fading = fit_exponents(widths, [law, fading])
+    expected = Expected(0.0, two_sided=True)
+    assert as_law.upper == pytest.approx(0.5)
+    assert as_fading.exponent > 0.25 > as_fading.upper
+    assert verdict_on_fit(as_law, expected).verdict == "FAIL"
+    assert verdict_on_fit(as_fading, expected).verdict == "UNCLEAR"

@@ -66,14 +66,38 @@ def test_the_readout_of_an_outer_product_has_a_fan_in_of_both_widths():
     assert plan["out.weight"].factors.std == pytest.approx(1 / 16)
 
 
-def test_a_hypernetwork_is_refused_until_its_role_is_set():
+def test_a_hypernetwork_has_the_role_of_the_matrix_that_it_writes():
     with refuses("ambiguous-role", argument="overrides"):
-        o1.plan(Hyper(64), base=Hyper(16), inputs=X)
-    plan = o1.plan(
-        Hyper(64), base=Hyper(16), inputs=X, optimizer="adam", overrides={"hyper.*": "hidden"}
+        o1.plan(Hyper(64), base=Hyper(16))
+    as_traced = o1.plan(Hyper(64), base=Hyper(16), inputs=X, optimizer="adam")
+    overridden = o1.plan(
+        Hyper(64), base=Hyper(16), optimizer="adam", overrides={"hyper.*": "hidden"}
     )
-    # the matrix that it makes is (n, n)
-    assert plan["hyper.weight"].factors.std == pytest.approx(1 / 2)
+    # the matrix is (n, n)
+    for plan in (as_traced, overridden):
+        for name in ("hyper.weight", "hyper.bias"):
+            assert plan[name].role == "hidden"
+            assert plan[name].factors.std == pytest.approx(1 / 2)
+            assert plan[name].factors.lr == pytest.approx(1 / 4)
+
+
+class WrittenReadout(nn.Module):
+    """A network of the context writes the readout, (n, 10)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.inp = nn.Linear(16, width)
+        self.hyper = nn.Linear(8, width * 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.hyper(x[:, :8]).unflatten(-1, (-1, 10))
+        return torch.einsum("bi,bio->bo", torch.relu(self.inp(x)), weights)
+
+
+def test_a_readout_that_a_hypernetwork_writes_is_a_readout():
+    plan = o1.plan(WrittenReadout(64), base=WrittenReadout(16), inputs=X, optimizer="adam")
+    assert plan["hyper.weight"].role == "readout"
+    assert plan["hyper.weight"].factors.std == pytest.approx(1 / 4)
     assert plan["hyper.weight"].factors.lr == pytest.approx(1 / 4)
 
 

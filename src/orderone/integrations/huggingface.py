@@ -9,8 +9,13 @@ The optimizer is made in `create_optimizer`, where Trainer makes its own. So DDP
 and the other plugins of Accelerate find it as usual. For subclasses of Trainer there is a mixin:
 
     class MyTrainer(PlanTrainerMixin, SFTTrainer): ...
+
+`SizesCallback` logs the sizes of activations to whatever the Trainer logs to. `CorridorCallback`
+also stops the training when they leave their corridor.
 """
 
+import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +25,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from orderone.core.errors import InputError, instance
+from orderone.core.errors import InputError, instance, with_code
+from orderone.core.inputs import Count
+from orderone.integrations.saved_settings import must_equal, settings_of
+from orderone.measure.inputs import CorridorInput, PatternsInput
+from orderone.measure.size_monitor import CORRIDOR, SizeMonitor, read_corridor
 from orderone.optimizers.table import FUSED
-from orderone.planning.plan import Plan, Row
+from orderone.planning.plan import Plan
 from orderone.planning.schedule import check_ratios
 
 try:
@@ -41,7 +50,7 @@ except ImportError as _error:
     ) from _error
 
 PLAN_FILE = "orderone_plan.json"
-SETTINGS = ("lr", "weight_decay", "eps", "optimizer")
+SIZES_FILE = "orderone_sizes.json"
 # argument of TrainingArguments -> setting of the plan
 SHARED: Mapping[str, str] = {"learning_rate": "lr", "weight_decay": "weight_decay"}
 
@@ -76,6 +85,16 @@ class PlanTrainerMixin(Trainer):
         super().__init__(*args, **options)
         _must_agree(self.args, plan)
         self.add_callback(_PlanFiles(plan))
+
+    def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
+        """Add a callback, as `Trainer` does."""
+        super().add_callback(callback)
+        self._attach_callbacks()
+
+    def _attach_callbacks(self) -> None:
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, SizesCallback):
+                callback.attach(self)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Make the optimizer of the plan from the tensors of `model`, which may be wrapped."""
@@ -115,6 +134,122 @@ class PlanTrainer(PlanTrainerMixin):
     """`transformers.Trainer` that trains with a plan: `PlanTrainer(plan=plan, args=...)`."""
 
 
+class SizesCallback(TrainerCallback):
+    """Logs the sizes of activations relative to their start, as `sizes/NAME`.
+
+    They go wherever the Trainer logs to (`report_to`). With `PlanTrainer`, pass it in `callbacks`;
+    with another trainer, call `callback.attach(trainer)` before `train`. Arguments are those of
+    `orderone.measure.size_monitor.SizeMonitor`.
+    """
+
+    def __init__(self, every: Count = 100, modules: PatternsInput = "*", quantity: str = "output"):
+        self.every = every
+        self.modules = modules
+        self.quantity = quantity
+        self.corridor: CorridorInput = CORRIDOR
+        self.trainer: Trainer | None = None
+        self.monitor: SizeMonitor | None = None
+
+    def attach(self, trainer: Trainer) -> None:
+        """Log with this trainer."""
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        trainer: Any = self._attached()
+        optimizer: Any = trainer.optimizer
+        self.monitor = SizeMonitor(
+            trainer.model_wrapped,
+            getattr(optimizer, "optimizer", optimizer),
+            plan=getattr(trainer, "plan", None),
+            every=self.every,
+            modules=self.modules,
+            quantity=self.quantity,
+            corridor=self.corridor,
+            first=state.global_step,
+        )
+        if state.global_step:
+            self._restore_start(_folder(args, state))
+        self.monitor.__enter__()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.monitor is None:
+            return
+        values = self.monitor.read()
+        if values:
+            should_log = control.should_log
+            self._attached().log(values)
+            control.should_log = should_log  # `log` resets it, and the loss would not be logged
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.monitor is not None:
+            self.monitor.__exit__()
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        folder = _folder(args, state)
+        if self.monitor is not None and state.is_world_process_zero and folder.is_dir():
+            (folder / SIZES_FILE).write_text(json.dumps(self.monitor.start), encoding="utf-8")
+
+    def _restore_start(self, folder: Path) -> None:
+        """Read the sizes at the start of a training that continues."""
+        path = folder / SIZES_FILE
+        if self.monitor is not None and path.exists():
+            self.monitor.start |= json.loads(path.read_text(encoding="utf-8"))
+        else:
+            text = f"{path} is missing; sizes are relative to those when the training was resumed"
+            warnings.warn(with_code(text, "sizes-without-start"), stacklevel=2)
+
+    def _attached(self) -> Trainer:
+        if self.trainer is None:
+            raise InputError(
+                f"callbacks: {type(self).__name__} has no trainer to log with; use PlanTrainer, or"
+                " call callback.attach(trainer) before trainer.train()",
+                "callback-without-trainer",
+                argument="callbacks",
+            )
+        return self.trainer
+
+
+class CorridorCallback(SizesCallback):
+    """Logs sizes as `SizesCallback` does, and stops the training when one leaves its corridor.
+
+    `reason` then says which, and a warning does. `corridor` is the smallest and the largest size
+    relative to the start.
+    """
+
+    def __init__(
+        self,
+        every: Count = 100,
+        modules: PatternsInput = "*",
+        quantity: str = "output",
+        corridor: CorridorInput = CORRIDOR,
+    ):
+        super().__init__(every, modules, quantity)
+        self.corridor = read_corridor(corridor)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the training was stopped; None if it was not."""
+        return None if self.monitor is None else self.monitor.outside
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        super().on_step_end(args, state, control, **kwargs)
+        if self.reason is not None and not control.should_training_stop:
+            control.should_training_stop = True
+            if state.is_world_process_zero:
+                text = f"the training stops: {self.reason}"
+                warnings.warn(with_code(text, "sizes-left-corridor"), stacklevel=2)
+
+
 class _PlanFiles(TrainerCallback):
     """Writes the plan into every checkpoint."""
 
@@ -128,9 +263,14 @@ class _PlanFiles(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        folder = _folder(args, state)
         if state.is_world_process_zero and folder.is_dir():
             self.plan.save(folder / PLAN_FILE)
+
+
+def _folder(args: TrainingArguments, state: TrainerState) -> Path:
+    """Return the folder of the checkpoint of this step."""
+    return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
 
 
 def _options(args: TrainingArguments, plan: Plan) -> dict[str, Any]:
@@ -171,18 +311,4 @@ def _must_be_of_plan(folder: Path, plan: Plan) -> None:
             "checkpoint-of-other-plan",
             argument="resume_from_checkpoint",
         )
-    saved = {row.name: row for row in Plan.load(path).rows}
-    for row in plan.rows:
-        before = saved.get(row.name)
-        if before is None or _settings(before) != _settings(row):
-            was = "is not in it" if before is None else f"had {_settings(before)}"
-            raise InputError(
-                f"{folder}: it was trained with another plan: {row.name} {was}, and the plan has"
-                f" {_settings(row)}",
-                "checkpoint-of-other-plan",
-                argument="resume_from_checkpoint",
-            )
-
-
-def _settings(row: Row) -> dict[str, object]:
-    return {setting: getattr(row, setting) for setting in SETTINGS}
+    must_equal(settings_of(Plan.load(path)), plan, str(folder), "resume_from_checkpoint")

@@ -5,6 +5,7 @@ Power laws of finite networks have corrections of relative size n^{-1/2}. A fit 
 absorbs them.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from orderone.core.inputs import ArrayLike
 
 # without noise, the interval would otherwise be narrower than the rounding of the logarithms
 ROUNDING = 1e-9
+FEW = 6  # degrees of freedom below which the noise of one row is hardly known
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Fit:
     exponent: float
     low: float
     high: float
+    # exponent at the larger half of the sizes, where corrections of finite size are smaller
+    upper: float = math.nan
 
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
@@ -111,7 +115,12 @@ def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.
 
     The result equals that of `fit_exponent` with correction=False, row by row. Coordinate checks
     use it: a bias of a few hundredths is far below the 0.25 that decides a verdict, and with three
-    or four widths the third term would make the interval much wider.
+    or four widths the third term would make the interval much wider. A correction of finite size
+    shows in `upper`, the exponent at the larger half of the widths.
+
+    With few points, a row may lie on a line by chance, and its interval would be too narrow. Rows
+    of one study have similar noise: with fewer than six degrees of freedom, no row counts as less
+    noisy than the median of all.
     """
     n = np.asarray(widths, float)
     y = np.log(np.asarray(sizes, float))
@@ -120,9 +129,22 @@ def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.
     inverse = np.linalg.inv(design.T @ design)
     coefficients = y @ design @ inverse
     residual = ((y - coefficients @ design.T) ** 2).sum(axis=1)
+    if freedom < FEW:
+        residual = np.maximum(residual, np.median(residual))
     deviations = np.sqrt(inverse[0, 0] * residual / freedom)
     reaches = stdtrit(freedom, (1 + confidence) / 2) * deviations + ROUNDING
+    uppers = _upper_slopes(n, y)
     fits = []
-    for exponent, reach in zip(coefficients[:, 0], reaches, strict=True):
-        fits.append(Fit(float(exponent), float(exponent - reach), float(exponent + reach)))
+    for exponent, reach, upper in zip(coefficients[:, 0], reaches, uppers, strict=True):
+        low = float(exponent - reach)
+        fits.append(Fit(float(exponent), low, float(exponent + reach), float(upper)))
     return fits
+
+
+def _upper_slopes(n: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the slope of each row at the larger half of the sizes, at least two of them."""
+    distinct = np.unique(n)
+    is_upper = n >= distinct[min(len(distinct) // 2, len(distinct) - 2)]
+    x = np.log(n[is_upper])
+    x = x - x.mean()
+    return y[:, is_upper] @ x / (x @ x)

@@ -1,13 +1,13 @@
 """Types of what users pass to `coord_check`, `alignment` and `probe`."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from orderone.core.inputs import UserInput
+from orderone.core.inputs import Number, UserInput
 from orderone.observe.batches import Batch, ModelInputs
 from orderone.planning import Plan
 from orderone.rules.composition import Composition
@@ -38,3 +38,4 @@ ModelInput: TypeAlias = Annotated[nn.Module, UserInput]
 StepperInput: TypeAlias = Annotated[Optimizer, UserInput]
 CallInput: TypeAlias = Annotated[ModelInputs, UserInput]
 QuantitiesInput: TypeAlias = Annotated[str | Iterable[str], UserInput]
+CorridorInput: TypeAlias = Annotated[Sequence[Number], UserInput]

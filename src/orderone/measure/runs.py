@@ -47,6 +47,8 @@ from orderone.observe.inventory import inventory, shapes_of, unwrap
 from orderone.observe.moments import Ledger, Moments
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import Row
+from orderone.optimizers.muon import CONVENTION
+from orderone.optimizers.muon_rates import MUON_CONVENTIONS, convert_muon_lr
 from orderone.optimizers.registry import set_training_mode
 from orderone.planning import Plan
 from orderone.planning.build import Family, family
@@ -69,26 +71,34 @@ def _wrong_build(got: str) -> InputError:
 # --- arguments of users ---------------------------------------------------------------------------
 
 
-def read_sizes(widths: SizesInput | None, depths: SizesInput | None) -> tuple[str, list[int]]:
-    """Return the axis (width or depth), and at least two sizes along it."""
-    if (widths is None) == (depths is None):
-        message = "widths: expected either widths=[64, 128, ...] or depths=[2, 4, ...]"
+WIDTH = "width"
+DEPTH = "depth"
+EXPERT_COUNT = "expert count"
+RANK = "rank"
+# argument of the user -> axis of the study
+AXES = {"widths": WIDTH, "depths": DEPTH, "experts": EXPERT_COUNT, "ranks": RANK}
+
+
+def read_sizes(**arguments: SizesInput | None) -> tuple[str, list[int]]:
+    """Return the axis of the one argument that is not None, and at least two sizes along it.
+
+    The arguments are those of `AXES`.
+    """
+    passed = {name: values for name, values in arguments.items() if values is not None}
+    if len(passed) != 1:
+        axes = " or ".join(f"{name}=[...]" for name in arguments)
+        got = ", ".join(passed) or "none"
+        message = f"widths: expected one axis: {axes}; got {got}"
         raise InputError(message, argument="widths")
-    if depths is None:
-        axis = "width"
-        values = widths
-    else:
-        axis = "depth"
-        values = depths
+    [(argument, values)] = passed.items()
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-        message = f"{axis}s: expected several sizes such as [64, 128, 256, 512], got {values!r}"
-        raise InputError(message, "wrong-type", argument=f"{axis}s")
-    assert values is not None  # one of the two was passed
-    sizes = sorted({count(size, f"{axis}s") for size in values})
+        message = f"{argument}: expected several sizes such as [64, 128, 256, 512], got {values!r}"
+        raise InputError(message, "wrong-type", argument=argument)
+    sizes = sorted({count(size, argument) for size in values})
     if len(sizes) < 2:
-        message = f"{axis}s: expected at least two sizes to fit an exponent, got {sizes}"
-        raise InputError(message, argument=f"{axis}s")
-    return axis, sizes
+        message = f"{argument}: expected at least two sizes to fit an exponent, got {sizes}"
+        raise InputError(message, argument=argument)
+    return AXES[argument], sizes
 
 
 def read_seeds(seeds: SeedsInput) -> list[int]:
@@ -107,7 +117,7 @@ class Builder:
     """Build the models of a study; the seed is set before each."""
 
     build: BuildInput
-    axis: str  # width or depth
+    axis: str  # a value of AXES
     base: BaseInput | None
     first_seed: int
 
@@ -343,15 +353,11 @@ def groups_by_tensor(setup: Setup) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _rate(group: Mapping[str, Any], shape: tuple[int, ...]) -> float:
-    """Return the learning rate of a tensor.
-
-    Muon can match the size of AdamW's updates. This multiplies the rate by 0.2 sqrt(the larger
-    dimension), instead of the factor of the plain form.
-    """
+    """Return the learning rate of a tensor; for Muon, that of the default convention."""
     rate = float(group["lr"])
-    if group.get("adjust_lr_fn") == "match_rms_adamw" and len(shape) == 2:
-        rows, columns = shape
-        return rate * 0.2 * max(rows, columns) ** 0.5 / max(1.0, rows / columns) ** 0.5
+    convention = group.get(CONVENTION)
+    if convention in MUON_CONVENTIONS and len(shape) > 1 and rate > 0:
+        return convert_muon_lr(rate, shape, convention, "original")
     return rate
 
 

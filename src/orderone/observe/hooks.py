@@ -29,6 +29,7 @@ TorchFunction = Callable[..., Any]
 _SOFTMAX = {torch.softmax, functional.softmax, Tensor.softmax, torch.special.softmax}
 _FUSED = functional.scaled_dot_product_attention
 _CALLED_BY_TORCH = {"softmax": functional.softmax, "scaled_dot_product_attention": _FUSED}
+NO_WEIGHT = 80.0  # exp(-80) is 1e-35: scores that are this much lower than the largest are masked
 
 
 # --- modules --------------------------------------------------------------------------------------
@@ -276,18 +277,20 @@ class _SoftmaxMode(TorchFunctionMode):
 
 @torch.no_grad()
 def _unmasked(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """Return the scores that are not masked, neither by the lowest number nor by `allowed`.
+    """Return the scores that are not masked, neither by a low number nor by `allowed`.
 
-    NaNs stay.
+    Masks add numbers such as -1e9, -1e4 or -100: the softmax of such an entry is zero. NaNs stay.
     """
-    if not scores.is_floating_point():
+    if not scores.is_floating_point() or not scores.numel():
         return scores.new_empty(0)
     if allowed is not None and allowed.dim() == 2:
         # the same for all heads: select whole columns, which is faster
         places = allowed.expand(scores.shape[-2:]).flatten().nonzero().flatten()
         scores = scores.flatten(-2).index_select(-1, places)
         allowed = None
-    unmasked = scores > torch.finfo(scores.dtype).min / 2
+    lowest = torch.finfo(scores.dtype).min / 2
+    floor = torch.nan_to_num(scores.amax() - NO_WEIGHT, lowest, lowest, lowest)
+    unmasked = scores > floor
     unmasked |= scores.isnan()
     if allowed is not None:
         return scores[allowed & unmasked]

@@ -20,6 +20,7 @@ class Quantity(StrEnum):
     RATE = "learning rate"  # of the tensor's group: a known number
     DECAY = "decay"  # fraction by which weight decay shrinks a tensor in one step
     PENALTY = "penalty"  # weight decay added to a gradient, relative to the gradient
+    EPS = "eps"  # of the tensor's group: a known number
     # of the whole study; these are judged without a fit
     STEP = "step"  # updates of all tensors, relative to what rates and gradients imply
     SETTINGS = "optimizer settings"  # betas, momentum, ...
@@ -37,4 +38,5 @@ OF_TENSORS = (
     Quantity.RATE,
     Quantity.DECAY,
     Quantity.PENALTY,
+    Quantity.EPS,
 )

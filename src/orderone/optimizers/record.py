@@ -50,6 +50,10 @@ def any_options(options: Options) -> None:
     return None
 
 
+def no_changes(options: Options) -> dict[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An optimizer: its update law in theory, its torch class with defaults, its stacked update.
@@ -69,12 +73,15 @@ class Algorithm:
     fused: bool = False  # torch has one kernel for the whole update, on the CPU and on CUDA
     # the optimizer that `decoupled_weight_decay` turns this one into
     other_decay: str | None = None
-    # arguments: whether the tensor is hidden, its shape
+    # arguments: whether the tensor is a hidden matrix, or a stack of them; its shape
     takes: Callable[[bool, Shape], bool] = takes_every_tensor
     rest: str | None = None  # optimizer of the tensors that this one does not take
     scaled_eps: Callable[[Any, TensorScale], Eps] = entrywise_eps
     rate_factor: Callable[[Shape], float] = no_rate_factor  # factor that its step applies to lr
     check_options: Callable[[Options], None] = any_options  # options of a group
+    # fields of this record that options of the constructor change
+    changes: Callable[[Options], Mapping[str, Any]] = no_changes
+    convention: str | None = None  # of Muon's learning rate, if it is not torch's default
     user_class: type[Optimizer] | None = None  # a subclass, or a registered class
     # keywords of the constructor, from functools.partial
     options: Mapping[str, Any] = field(default_factory=dict)

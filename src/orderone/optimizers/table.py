@@ -14,7 +14,7 @@ from orderone.optimizers.adagrad import ADAGRAD
 from orderone.optimizers.adam import ADAM, ADAMW
 from orderone.optimizers.combined import CombinedOptimizer
 from orderone.optimizers.lion import LION
-from orderone.optimizers.muon import MUON, REST
+from orderone.optimizers.muon import MUON, REST, Muon, takes_matrices
 from orderone.optimizers.nadam import NADAM
 from orderone.optimizers.record import (
     Algorithm,
@@ -30,7 +30,8 @@ from orderone.optimizers.registry import instance_defaults, registered, register
 from orderone.optimizers.rmsprop import RMSPROP
 from orderone.optimizers.sgd import SGD
 from orderone.optimizers.update import Options, Update
-from orderone.theory.exponents.updates import OPTIMIZERS, UpdateLaw
+from orderone.theory.exponents.laws import UpdateLaw
+from orderone.theory.exponents.updates import has_law
 from orderone.torch_compat import step_post_hook_registry, step_pre_hook_registry
 
 __all__ = [
@@ -69,7 +70,8 @@ FUSED = tuple(record.name for record in _RECORDS if record.fused)
 # a class of the user, perhaps with options
 UserOptimizer: TypeAlias = type[Optimizer] | partial[Optimizer]
 
-_BY_CLASS = {record.torch_class: record for record in _RECORDS}
+_BY_CLASS: dict[type[Optimizer], Algorithm] = {record.torch_class: record for record in _RECORDS}
+_BY_CLASS[Muon] = MUON
 _ALIASES = {"sign": "lion"}  # name of an update law in `theory`
 
 
@@ -93,6 +95,13 @@ def algorithm(optimizer: object) -> Algorithm:
         return _with_options(optimizer)
     if not isinstance(optimizer, type):
         name = _ALIASES.get(str(optimizer).lower(), optimizer)
+        if isinstance(name, str) and name.lower() not in ALGORITHMS and has_law(name):
+            message = (
+                f"optimizer: torch has no class for {name!r}; register the class of your package"
+                f" with this law, orderone.optimizers.register(Class, law={name!r}), and pass the"
+                " class"
+            )
+            raise InputError(message, "unknown-update-law", argument="optimizer")
         return ALGORITHMS[one_of(name, ALGORITHMS, "optimizer")]
     record = nearest_record(optimizer)
     if record is None:
@@ -120,7 +129,9 @@ def _with_defaults_of(user_class: type[Optimizer], record: Algorithm) -> Algorit
             default = in_instance.get(name)
         if isinstance(default, type(getattr(record, name))):
             defaults[name] = default
-    return replace(record, user_class=user_class, **defaults)
+    if record.torch_class is MUON.torch_class and not issubclass(user_class, Muon):
+        defaults["takes"] = takes_matrices  # torch's class refuses stacks of matrices
+    return replace(record, user_class=user_class, **{**record.changes(in_instance), **defaults})
 
 
 def _with_options(call: "partial[Optimizer]") -> Algorithm:
@@ -139,7 +150,7 @@ def _with_options(call: "partial[Optimizer]") -> Algorithm:
             defaults[name] = options.pop(name)
     if "decoupled_weight_decay" in options:
         defaults["coupled_decay"] = not options["decoupled_weight_decay"]
-    return replace(record, options=options, **defaults)
+    return replace(record, options=options, **{**record.changes(options), **defaults})
 
 
 def nearest_record(kind: type) -> Algorithm | None:
@@ -216,7 +227,10 @@ def changes_step(optimizer: Optimizer) -> bool:
 
 
 def record_for(optimizer: Algorithm, is_hidden: bool, shape: tuple[int, ...]) -> Algorithm:
-    """Return the record of the optimizer that takes a tensor: this one, or its `rest`."""
+    """Return the record of the optimizer that takes a tensor: this one, or its `rest`.
+
+    `is_hidden` says whether the tensor is a hidden matrix, or a stack of hidden matrices.
+    """
     if optimizer.rest is None or optimizer.takes(is_hidden, shape):
         return optimizer
     return ALGORITHMS[optimizer.rest]
@@ -224,7 +238,7 @@ def record_for(optimizer: Algorithm, is_hidden: bool, shape: tuple[int, ...]) ->
 
 def law_name(optimizer: str) -> str | UpdateLaw:
     """Return the update law of an optimizer; the name of a law is returned as is."""
-    if optimizer in OPTIMIZERS and optimizer not in ALGORITHMS:
+    if has_law(optimizer) and optimizer not in ALGORITHMS:
         return optimizer
     return record_named(optimizer).law
 

@@ -231,6 +231,7 @@ def _row(
         base_std=None,
         init_scale=init_scale,
         factors=factors,
+        convention=algorithm.convention,
     )
 
 
@@ -295,7 +296,8 @@ def _tied_readouts(tensors: Sequence[Evidence], rows: Sequence[Row]) -> tuple[Mu
 
 
 def _algorithm(evidence: Evidence, role: Role, request: Request) -> Algorithm:
-    is_hidden = role == Role.HIDDEN and not evidence.item.tensor.is_complex()
+    is_matrix = role == Role.HIDDEN and len(evidence.item.shape) == 2
+    is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()
     return record_for(request.algorithm, is_hidden, evidence.item.shape)
 
 
@@ -310,6 +312,14 @@ def _factors(
     into, out = evidence.fans
     rule = request.parameterization(algorithm.law)
     folded = width_factors(rule, role, Growth(into, out), algorithm.law)
+    if algorithm.update_law.spectral and evidence.is_stack:
+        # every matrix of a stack is orthogonalized by itself; of the two axes, one is summed over
+        layout = evidence.only_matrix
+        summed = 2 if layout is None else layout.fan_in[0]
+        shape = evidence.item.shape
+        alone = Growth(shape[summed], shape[3 - summed])
+        folded = replace(folded, lr=width_factors(rule, role, alone, algorithm.law).lr)
+    folded = replace(folded, lr=folded.lr / algorithm.rate_factor(evidence.item.shape))
     if group == "head_bias":  # the number of outputs is not a width
         folded = Factors()
     if group == "patch":  # a dense input is a sum over its features

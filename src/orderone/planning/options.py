@@ -23,6 +23,7 @@ from orderone.planning.horizon import (
     CriticalBatch,
     Horizon,
     PairInput,
+    times,
 )
 from orderone.planning.plan import Row, Settings
 from orderone.planning.roles.evidence import Evidence
@@ -41,7 +42,9 @@ from orderone.planning.supported import check_model
 from orderone.rules.axes import (
     DECAY,
     DEPTH_RULES,
+    EXPERT_RULES,
     INDEPENDENT,
+    RANK_RULES,
     SQRT,
     Factors,
     Growth,
@@ -80,6 +83,10 @@ class PlanOptions:
     weight_decay: SettingInput | None = None  # likewise
     depth: Name | None = None  # "sqrt", "completep", or None: as the model's code
     eps: EpsOption | None = None  # like lr
+    expert_rule: Name | None = (
+        "mup"  # rule for the number of experts: a name of EXPERT_RULES, or None
+    )
+    rank_rule: Name | None = "mup"  # rule for the rank of adapters: a name of RANK_RULES, or None
     gauge: Name = "folded"  # "folded", "unit" or "paper"
     decay: Name = "independent"  # "proportional", "timescale", "sqrt" or "inverse-width"
     batch: PairInput | None = None  # batch sizes of base and target
@@ -126,6 +133,8 @@ class PlanOptions:
             init=StartSetting.read(self.init),
             eps=self.eps,
             depth=None if depth is None else one_of(depth, DEPTH_RULES, "depth"),
+            expert_rule=_optional(self.expert_rule, EXPERT_RULES, "expert_rule"),
+            rank_rule=_optional(self.rank_rule, RANK_RULES, "rank_rule"),
             gauge=one_of(self.gauge, GAUGES, "gauge"),
             decay=_read_decay(decay, optimizer),
             horizon=Horizon.read(
@@ -187,6 +196,10 @@ def pair_remedy(value: object) -> str:
 OPTION_NAMES: tuple[str, ...] = tuple(field.name for field in fields(PlanOptions))
 
 
+def _optional(name: Name | None, names: Sequence[str], argument: str) -> str | None:
+    return None if name is None else one_of(name, names, argument)
+
+
 def _read_overrides(overrides: Overrides | None) -> dict[str, str]:
     if overrides is None:
         return {}
@@ -215,6 +228,8 @@ class Request:
     score_power: Exact | None
     decay_vectors: bool = True
     init: StartSetting = KEPT
+    expert_rule: str | None = "mup"
+    rank_rule: str | None = "mup"
     horizon: Horizon = NO_HORIZON
 
     def parameterization(self, law: str | UpdateLaw) -> Parameterization:
@@ -384,7 +399,7 @@ class Request:
             factors.std,
             factors.gradient,
         )
-        return optimizer.scaled_eps(base, scale)
+        return times(optimizer.scaled_eps(base, scale), factors.eps)
 
     def decayed(self, rows: Sequence[Row]) -> tuple[Row, ...]:
         """Return the rows, without weight decay on vectors if the user wants none there."""

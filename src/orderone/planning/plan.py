@@ -16,6 +16,8 @@ from orderone.core.roles import Role
 from orderone.observe.inventory import tensors_of, unwrap
 from orderone.optimizers import row_rates
 from orderone.optimizers.combined import CombinedOptimizer
+from orderone.optimizers.muon import CONVENTION, class_for
+from orderone.optimizers.muon_rates import convert_muon_lr
 from orderone.optimizers.registry import registered_name
 from orderone.optimizers.row_rates import RowSettings
 from orderone.optimizers.table import (
@@ -105,10 +107,21 @@ class Row:
     order_one: float | None = None
     draw: Draw | None = None  # how values are drawn, if a start replaces those of the model's code
     blocks: tuple[Block, ...] = ()  # rows with settings of their own
+    # its output is a matrix, whose fan-in and fan-out are in `growth` (a hypernetwork)
+    writes_matrix: bool = False
     # factors of batch size, tokens and further axes; part of lr, weight_decay, eps and betas
     horizon: Factors = field(default_factory=Factors)
     betas: tuple[float, ...] | None = None  # of the optimizer's averages, if an axis changes them
     origins: tuple[Origin, ...] = ()  # factors by axis; their product makes the row
+    # convention of Muon's learning rate, if it is not torch's default (`optimizers.muon_rates`)
+    convention: str | None = None
+
+    @property
+    def default_lr(self) -> float:
+        """Learning rate that makes the same steps in the default convention of Muon."""
+        if self.convention is None:
+            return self.lr
+        return convert_muon_lr(self.lr, self.shape, self.convention, "original")
 
     def rms(self, value: "Callable[[Row | Block], float]") -> float:
         """Return the root mean square of a setting over all entries of the tensor."""
@@ -193,7 +206,7 @@ class Row:
         if self.role == "fixed" or self.base_shape is None:
             return None
         size = self.initial_growth
-        if self.role == "vector":
+        if self.role == "vector" or self.writes_matrix:
             return size
         if self.role == "readout" and self.factors.gauge != 1:
             # the forward code multiplies before or after the readout; it is unknown which
@@ -415,6 +428,7 @@ class Plan:
             made = self._one(model, options)
         check_options(made)
         _must_decay_as_planned(made, self)
+        schedule.check_conventions(self, made, model)
         if self.user_class is not None and model is None:
             schedule.check(self, made, None, None)  # its constructor may have made other groups
         if not self.applied:
@@ -462,7 +476,9 @@ class Plan:
         for name, rows_of_part in rows.items():
             param_groups = _param_groups(rows_of_part, tensors)
             if name == self.settings.optimizer:
-                parts[name] = construct(self._class(), param_groups, {}, options)
+                shapes = [row.shape for row in rows_of_part]
+                kind = class_for(self._class(), shapes, options.get(CONVENTION))
+                parts[name] = construct(kind, param_groups, {}, options)
             else:
                 parts[name] = construct(CLASSES[name], param_groups, {}, {})
         return CombinedOptimizer(parts)
@@ -594,6 +610,8 @@ def _group_settings(row: Row) -> dict[str, Any]:
     if row.eps is not None:
         settings["eps"] = row.eps
     settings |= row.averages
+    if row.convention is not None:
+        settings[CONVENTION] = row.convention
     rows = row.row_settings
     if rows is not None:
         row_rates.activate()

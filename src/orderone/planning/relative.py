@@ -11,8 +11,10 @@ The path of a learning rate:
     rules/axes/width.py          `width_factors`: factors of this role, growth and update law
     `_factors`                   divides by the factor that torch.optim.Muon applies to lr
     start.py                     initial sizes of the base, if the user asks for a start
-    adjustments.py               in this order: weight norm, constants in the forward code, residual
-                                 branches, attention scores, tied readouts, gauge. Without a rule
+    adjustments.py               in this order: weight norm, constants in the forward code, rank of
+                                 adapters (adapter_factors.py), number of experts
+                                 (expert_factors.py), residual branches, attention scores, tied
+                                 readouts, gauge. Without a rule
                                  for depth, own_depth.py keeps the initial sizes that the model's
                                  own code sets at its depth
     settings.py                  `Setting.of`: the user's learning rate of this tensor, for the base
@@ -31,17 +33,21 @@ from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
 from orderone.optimizers.table import Algorithm, Eps, record_for
 from orderone.planning import adjustments, own_depth
+from orderone.planning.adapter_factors import adapters_of_other_rank, factors_in_width
 from orderone.planning.adjustments import Draft, DraftBlock
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Base, Initial, is_configuration, measure, sizes_of
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
+from orderone.planning.expert_factors import mixtures_of_experts
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.horizon import scaled_betas, times
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.options import Request
 from orderone.planning.origins import Origin
 from orderone.planning.plan import Block, Plan, Row, in_groups
+from orderone.planning.roles.adapters import AdapterPart, adapter_parts
 from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
+from orderone.planning.roles.experts import ExpertPart, Size, expert_parts, lists_of_experts
 from orderone.planning.roles.parallel import parallel_by_shape
 from orderone.planning.roles.resolve import (
     ResolvedRole,
@@ -64,6 +70,14 @@ def relative_plan(model: nn.Module, base: Base, request: Request, facts: Forward
     return _Comparison(model, base, request, facts).to_plan()
 
 
+def other_sizes(
+    model: nn.Module, base: Base, request: Request, facts: ForwardFacts
+) -> dict[str, set[Size]]:
+    """Return numbers of experts and ranks of adapters, in the base and in the model."""
+    comparison = _Comparison(model, base, request, facts)
+    return {"expert count": comparison.expert_counts, "rank": comparison.ranks}
+
+
 @dataclass(frozen=True)
 class _Comparison:
     model: nn.Module
@@ -79,8 +93,10 @@ class _Comparison:
         request.check_settings(list(subjects.values()))
         start = started(drafts, subjects, request.init, facts, self.base, self.model)
         normed = adjustments.weight_norm(start.drafts, self.model)
-        compensated = adjustments.forward_constants(normed, facts)
-        in_depth = self._in_depth(compensated)
+        adapted = adapters_of_other_rank(normed, self.adapters, facts, request)
+        compensated = adjustments.forward_constants(adapted, facts, without=self.adapters)
+        mixtures = mixtures_of_experts(compensated, facts, request.expert_rule)
+        in_depth = self._in_depth(mixtures.drafts)
         scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
         tied = adjustments.tied_readouts(scores.drafts, facts, request)
         gauge = adjustments.gauge(tied.drafts, request)
@@ -90,6 +106,7 @@ class _Comparison:
         undone = (*scores.notes, *tied.notes)
         notes = (
             *start.notes,
+            *mixtures.notes,
             *in_depth.notes,
             *undone,
             *self._bottlenecks(gauge.drafts.values()),
@@ -98,7 +115,9 @@ class _Comparison:
         stages: Stages = {
             "width": start.drafts,
             "weight norm": normed,
+            "rank": adapted,
             "forward code": compensated,
+            "experts": mixtures.drafts,
             "depth": in_depth.drafts,
             "attention scores": scores.drafts,
             "tied readout": tied.drafts,
@@ -157,8 +176,9 @@ class _Comparison:
         """Names of lists whose modules are not layers: as traced, or as shapes tell."""
         if self.facts.pair is not None:
             return self.facts.parallel
-        as_layers = self._evidence(counterparts(self._shapes, self.base.shapes))
-        return parallel_by_shape(as_layers, self.base.shapes)
+        as_layers = counterparts(self._shapes, self.base.shapes)
+        heads = parallel_by_shape(self._evidence(as_layers), self.base.shapes)
+        return heads | lists_of_experts(self._experts(as_layers))
 
     @cached_property
     def traced_as(self) -> dict[str, str]:
@@ -171,7 +191,25 @@ class _Comparison:
 
     def _evidence(self, counterparts: Mapping[str, Counterpart]) -> list[Evidence]:
         overrides = read_overrides(self.request.overrides, list(self.items))
+        self._check_dimensions(counterparts)
+        experts = self._experts(counterparts)
         tensors: list[Evidence] = []
+        for name, item in self.items.items():
+            evidence = Evidence(
+                item,
+                self.base.shapes[counterparts[name].name],
+                override=overrides.get(name),
+                traced=self.facts.layouts.get(self.traced_as.get(name, ""), ()),
+                declared=declared_layouts(item),
+                is_output=not set(self.facts.outputs).isdisjoint(item.modules),
+                siblings=(1, 1) if name in experts else counterparts[name].siblings,
+                generated=self.facts.generated.get(self.traced_as.get(name, "")),
+                expert=experts.get(name),
+            )
+            tensors.append(evidence)
+        return tensors
+
+    def _check_dimensions(self, counterparts: Mapping[str, Counterpart]) -> None:
         for name, item in self.items.items():
             base_shape = self.base.shapes[counterparts[name].name]
             if len(base_shape) != len(item.shape):
@@ -180,21 +218,23 @@ class _Comparison:
                     f" {len(item.shape)} in the model; build the base with the same code"
                 )
                 raise InputError(message, "other-architecture", argument="base")
-            evidence = Evidence(
-                item,
-                base_shape,
-                override=overrides.get(name),
-                traced=self.facts.layouts.get(self.traced_as.get(name, ""), ()),
-                declared=declared_layouts(item),
-                is_output=not set(self.facts.outputs).isdisjoint(item.modules),
-                siblings=counterparts[name].siblings,
-            )
-            tensors.append(evidence)
-        return tensors
+
+    def _experts(self, counterparts: Mapping[str, Counterpart]) -> dict[str, ExpertPart]:
+        """Return the place of every tensor that belongs to a mixture of experts."""
+        names = {name: counterpart.name for name, counterpart in counterparts.items()}
+        declared = [name for name, item in self.items.items() if declared_layouts(item)]
+        return expert_parts(
+            self._shapes, self.base.shapes, names, declared, parallel=self.facts.parallel
+        )
 
     @cached_property
     def widths(self) -> Widths:
         return Widths(self.tensors)
+
+    @cached_property
+    def adapters(self) -> dict[str, AdapterPart]:
+        """Matrices of adapters, by name."""
+        return adapter_parts(self.tensors)
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -207,6 +247,10 @@ class _Comparison:
             name = evidence.name
             algorithm = self._algorithm(evidence, structure[name])
             drafts[name] = self._draft(evidence, roles[name], algorithm)
+        for name, part in self.adapters.items():
+            if part.growth != 1:
+                factors = factors_in_width(drafts[name], part, self.request)
+                drafts[name] = replace(drafts[name], factors=factors)
         return drafts
 
     def _as_traced(self, evidence: Evidence) -> Evidence:
@@ -225,7 +269,8 @@ class _Comparison:
 
         Its iterations are in real numbers, so that it takes no complex matrices.
         """
-        is_hidden = structural_role == Role.HIDDEN and not evidence.item.tensor.is_complex()
+        is_matrix = structural_role == Role.HIDDEN and len(evidence.item.shape) == 2
+        is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()
         return record_for(self.request.algorithm, is_hidden, evidence.item.shape)
 
     def _draft(self, evidence: Evidence, resolved: ResolvedRole, algorithm: Algorithm) -> Draft:
@@ -253,7 +298,8 @@ class _Comparison:
         if resolved.role != Role.FIXED:
             rule = self.request.parameterization(algorithm.law)
             factors = width_factors(rule, resolved.role, resolved.growth, algorithm.law)
-            if algorithm.update_law.spectral and evidence.siblings != (1, 1):
+            is_one_of_many = evidence.siblings != (1, 1) or evidence.is_stack
+            if algorithm.update_law.spectral and is_one_of_many:
                 # every one of the parallel matrices is orthogonalized by itself
                 alone = self.widths.growth_alone(evidence)
                 factors = replace(
@@ -354,7 +400,9 @@ class _Comparison:
             factors=factors,
             own_depth=draft.own_depth,
             draw=draft.draw,
+            writes_matrix=draft.resolved.writes_matrix,
             blocks=tuple(self._block(block, draft, subject, initial) for block in draft.blocks),
+            convention=algorithm.convention,
             horizon=horizon,
             betas=self._betas(draft, horizon),
         )
@@ -483,10 +531,12 @@ class _Comparison:
             if counterpart.depth != 1:
                 depths.append(counterpart.depth)
         others = [f"depth x{max(depths):.4g}"] if depths else []
+        others += self._more_of("rank", self.ranks)
+        others += self._more_of("experts", self.expert_counts)
         for name, (base, target) in self.request.horizon.sizes.items():
             if base != target:
                 others.append(f"{name} x{target / base:.4g}")
-        sizes = sorted(self.widths.passed_on, key=lambda size: size[0])
+        sizes = sorted(self.widths.passed_on - self._ranks, key=lambda size: size[0])
         if sizes:
             ratios: set[float] = set()
             widths: list[str] = []
@@ -507,12 +557,38 @@ class _Comparison:
         differences = " and ".join(differs)
         return f"{title}: no width grows; base and target differ in {differences}; {count}"
 
+    @cached_property
+    def _ranks(self) -> set[Size]:
+        """Ranks of adapters that are nothing else: no other tensor has this size."""
+        others: set[Size] = set()
+        for evidence in self.tensors:
+            if evidence.name not in self.adapters:
+                others.update(evidence.sizes)
+        return self.ranks - others
+
+    @property
+    def ranks(self) -> set[Size]:
+        return {part.rank for part in self.adapters.values()}
+
+    @property
+    def expert_counts(self) -> set[Size]:
+        parts = [evidence.expert for evidence in self.tensors]
+        return {part.count for part in parts if part is not None}
+
+    def _more_of(self, word: str, sizes: Iterable[Size]) -> list[str]:
+        """Return `rank x8 (4 -> 32)` for the sizes that differ."""
+        texts: list[str] = []
+        for base, target in sorted(sizes):
+            if base != target:
+                texts.append(f"{word} x{target / base:.4g} ({base} -> {target})")
+        return texts
+
     def _other_sizes(self) -> set[str]:
         """Return words for the sizes that differ and are not widths."""
         words: set[str] = set()
         for evidence in self.tensors:
             for size in evidence.sizes:
-                if size[0] != size[1]:
+                if size[0] != size[1] and size not in self._ranks:
                     words.add(self.widths.word_for(size))
         return words
 
@@ -546,7 +622,7 @@ class _Comparison:
         """Return a note if the output of a readout goes on into the network."""
         stacks: dict[str, None] = {}
         for draft in drafts:
-            if draft.resolved.bottleneck:
+            if draft.resolved.bottleneck and draft.name not in self.adapters:
                 stacks[stack_of(draft.name)] = None
         if not stacks:
             return []

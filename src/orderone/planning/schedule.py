@@ -11,11 +11,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
 from torch.optim import Adafactor, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from orderone.core.errors import InputError
 from orderone.optimizers import row_rates
+from orderone.optimizers.muon import CONVENTION
+from orderone.optimizers.muon_rates import convention_name
 from orderone.optimizers.table import check_options
 from orderone.torch_compat import CHILD_SCHEDULERS, SEQUENTIAL_MILESTONES
 
@@ -48,6 +51,7 @@ def check(
 ) -> None:
     """Raise BrokenRatios if the optimizer or the scheduler leaves the ratios of `plan`."""
     check_options(optimizer)
+    check_conventions(plan, optimizer)
     wanted = _wanted(plan, optimizer)
     if scheduler is not None and _inner(scheduler) is not optimizer:
         raise InputError("scheduler: it belongs to another optimizer", argument="scheduler")
@@ -143,8 +147,8 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
             in_groups.add(row.name)
             for setting in ("weight_decay", "eps"):
                 _same_setting(setting, getattr(row, setting), group, row, number)
-            for setting, planned in row.averages.items():
-                _same_setting(setting, planned, group, row, number)
+            for setting, betas in row.averages.items():
+                _same_setting(setting, betas, group, row, number)
             _same_rows(optimizer, group, row, number)
         wanted.append(rows[0].lr if rows else 0.0)
     missing = [row.name for row in plan.rows if row.name not in in_groups]
@@ -155,6 +159,26 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
         )
         raise InputError(message, "tensors-without-group", argument="optimizer")
     return wanted
+
+
+def check_conventions(plan: "Plan", optimizer: Optimizer, model: nn.Module | None = None) -> None:
+    """Raise BrokenRatios if Muon's learning rates follow another convention than the plan's."""
+    planned = {id(tensor): plan[name] for name, tensor in plan.tensors(model).items()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            row = planned.get(id(parameter))
+            if row is None or (CONVENTION not in group and row.convention is None):
+                continue
+            present = convention_name(group.get(CONVENTION), CONVENTION)
+            wanted = convention_name(row.convention)
+            if present != wanted:
+                message = (
+                    f"{CONVENTION}: the optimizer has {present!r}, and the learning rate of"
+                    f" {row.name} in this plan is for {wanted!r}; make the plan for it:"
+                    f" plan(..., optimizer=functools.partial(orderone.optimizers.Muon,"
+                    f" {CONVENTION}={present!r}))"
+                )
+                raise BrokenRatios(message, argument=CONVENTION)
 
 
 def _same_setting(

@@ -184,7 +184,19 @@ class Sweep:
         from orderone.sweeping.transfer import Transfer
 
         keywords: dict[str, Any] = {**self._job_options(), **options}
-        return Transfer.from_frame(self.frame, **keywords)
+        keywords.setdefault("histories", {key: out.losses for key, out in self.outcomes.items()})
+        frame = self.frame
+        if self.job is not None and self.job.sweeps_steps and "tokens" not in frame:
+            frame = frame.assign(tokens=[self._tokens(key) for key in frame["key"]])
+        return Transfer.from_frame(frame, **keywords)
+
+    def _tokens(self, key: str) -> int:
+        """Return the number of tokens that a trial was meant to see; samples, without tokens."""
+        assert self.job is not None
+        samples, per_sample = self.job.tokens_per_batch
+        settings = self.job.settings_of(self.trials[key])
+        size = self.trials[key].get("batch_size") or samples
+        return settings.steps * self.job.accumulate * int(size) * per_sample
 
     def _job_options(self) -> dict[str, object]:
         """Return the base, the plan options and `build` of this sweep."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from orderone.training.settings import Settings
 from orderone.training.sinks import Sink
 from orderone.training.step import Step
 from orderone.training.world import World, whole
+
+if TYPE_CHECKING:
+    from orderone.measure.size_monitor import SizeMonitor
 
 # updates done, mean of the recent losses -> whether to stop the training
 LossReport: TypeAlias = Callable[[int, float], bool]
@@ -78,6 +81,7 @@ class TrainingLoop:
         self.evaluation: list[tuple[int, float]] = []  # (updates done, held-out loss)
         self.seconds: float = 0.0
         self.stopped_at: int | None = None  # updates done when `report` stopped it
+        self.monitor: SizeMonitor | None = None
 
     @property
     def done(self) -> int:
@@ -185,6 +189,8 @@ class TrainingLoop:
             values["gradient_norm"] = float(whole(self.gradient_norm))
         if self.evaluation and self.evaluation[-1][0] == self.done:
             values["evaluation"] = self.evaluation[-1][1]
+        if self.monitor is not None:
+            values |= self.monitor.read()
         for sink in self.sinks:
             sink.log(self.done, values)
 

@@ -8,10 +8,14 @@ final = held-out loss at the end,
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
 from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from orderone.measure.size_monitor import Size
 
 TAIL = 10  # the last 1/10 of the steps
 
@@ -31,6 +35,7 @@ class Trained:
     diverged_at: int | None
     seconds: float
     notes: tuple[str, ...] = ()  # on the data
+    sizes: "tuple[Size, ...]" = field(default=(), repr=False)  # of activations (`sizes_every`)
 
     def __repr__(self) -> str:
         updates = f"{len(self.losses)} updates in {self.seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""Logging of a training: a file of JSON lines, TensorBoard, Weights & Biases, or similar."""
+"""Logging of a training: a file of JSON lines, TensorBoard, Weights & Biases, MLflow."""
 
 import json
 import math
@@ -116,6 +116,26 @@ class WandB:
         self.run.finish()
 
 
+class MLflow:
+    """Run of MLflow; `options` (run_name, run_id, nested, ...) go to `mlflow.start_run`.
+
+    Pass `run_id` to continue a run. `mlflow.set_tracking_uri` and `mlflow.set_experiment` hold.
+    """
+
+    def __init__(self, **options: Any):
+        self.options = options
+
+    def start(self, step: int) -> None:
+        self.mlflow: Any = need("mlflow", "mlflow", "to log to MLflow")
+        self.mlflow.start_run(**self.options)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.mlflow.log_metrics(dict(values), step=step)
+
+    def close(self) -> None:
+        self.mlflow.end_run()
+
+
 def read_sinks(sinks: object) -> list[Sink]:
     """Return a list of sinks; a path that ends in .jsonl becomes a `JSONLines`."""
     if sinks is None:
@@ -131,7 +151,7 @@ def _sink(sink: object) -> Sink:
     if isinstance(sink, Sink):
         return sink
     raise InputError(
-        "sinks: expected a path that ends in .jsonl, TensorBoard(folder), WandB(...) or an object"
-        f" with the methods start, log and close; got {sink!r}",
+        "sinks: expected a path that ends in .jsonl, TensorBoard(folder), WandB(...), MLflow(...)"
+        f" or an object with the methods start, log and close; got {sink!r}",
         argument="sinks",
     )

@@ -43,6 +43,7 @@ from orderone.training.settings import (
     read_device,
     read_precision,
 )
+from orderone.training.sharded_checkpoint import ShardedCheckpoint, is_folder
 from orderone.training.sinks import read_sinks
 from orderone.training.source import Source, read_source
 from orderone.training.step import Step, current_rates
@@ -69,9 +70,11 @@ def train(
     seed: Count = 0,
     evaluate_every: Count | None = None,
     report_every: Count = 10,
+    sizes_every: Count | None = None,
     sinks: Sinks = None,
     checkpoint: FilePath = None,
     checkpoint_seconds: Number = 600.0,
+    keep_checkpoints: Count = 2,
     strategy: Name | None = None,
     device: Device = None,
     deterministic: bool = False,
@@ -100,9 +103,14 @@ def train(
         seed: Seed of the data and of dropout, and of the values that a start (`init`) draws.
         evaluate_every: Updates between held-out losses; by default at the end only.
         report_every: Updates between reports to `sinks`.
-        sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), or a list of these.
+        sizes_every: Updates between records of the sizes of activations. The next report has them,
+            relative to their start, as `sizes/NAME`; `Trained.sizes` has all of them.
+        sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), MLflow(...), or a list
+            of these.
         checkpoint: File (.safetensors) to continue from. It is written every
-            `checkpoint_seconds`, on Ctrl-C, and at the end.
+            `checkpoint_seconds`, on Ctrl-C, and at the end. A path without suffix is a folder, in
+            which every process writes its part while the training goes on (for fsdp).
+        keep_checkpoints: Number of checkpoints that stay in such a folder.
         strategy: "ddp" or "fsdp" under torchrun; by default ddp there. Each process trains on its
             rows of a batch.
         device: By default a GPU if there is one.
@@ -146,8 +154,18 @@ def train(
         # before the first step, after which groups may have counters
         identity = _identity(step, plan, module_names)
         saved = None
-        if path is not None:
+        if path is not None and is_folder(path):
+            keep = count(keep_checkpoints, "keep_checkpoints")
+            saved = ShardedCheckpoint(path, world, identity, copy_of(loop), keep)
+        elif path is not None:
             saved = TrainCheckpoint(path, world, identity, copy_of(loop))
+        if sizes_every is not None:
+            from orderone.measure.size_monitor import SizeMonitor  # takes a second
+
+            monitor = SizeMonitor(
+                step.forward, step.optimizer, plan=plan, every=count(sizes_every, "sizes_every")
+            )
+            loop.monitor = stack.enter_context(monitor)
         set_seed(seed + world.rank)  # dropout differs between processes
         return _run(loop, saved)
 
@@ -221,7 +239,7 @@ def _run(loop: TrainingLoop, checkpoint: Checkpoint | None) -> Trained:
     for sink in loop.sinks:
         sink.start(loop.done)
     try:
-        loop.run(checkpoint)
+        _run_loop(loop, checkpoint)
         if loop.diverged_at is not None:
             loop.log()
             if loop.world.any(interrupts.pending()):
@@ -240,7 +258,22 @@ def _run(loop: TrainingLoop, checkpoint: Checkpoint | None) -> Trained:
         diverged_at=loop.diverged_at,
         seconds=loop.seconds,
         notes=tuple(loop.step.source.notes_on(loop.done * loop.settings.accumulate)),
+        sizes=() if loop.monitor is None else tuple(loop.monitor.sizes),
     )
+
+
+def _run_loop(loop: TrainingLoop, checkpoint: Checkpoint | None) -> None:
+    """Run the loop, and wait for a checkpoint that is being written."""
+    try:
+        loop.run(checkpoint)
+    except BaseException as error:
+        # after an interruption all processes come here; after an error of one process, only that
+        everyone = loop.world.size == 1 or isinstance(error, KeyboardInterrupt)
+        if everyone and isinstance(checkpoint, ShardedCheckpoint):
+            checkpoint.finish()
+        raise
+    if isinstance(checkpoint, ShardedCheckpoint):
+        checkpoint.finish()
 
 
 def _identity(

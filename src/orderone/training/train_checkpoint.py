@@ -100,6 +100,7 @@ class TrainCheckpoint:
                 "seconds": loop.seconds,
                 "optimizer": checkpoints.pack(state, tensors, "optimizer"),
                 "extra": checkpoints.pack(extra, tensors, "extra"),
+                "start_sizes": {} if loop.monitor is None else loop.monitor.start,
             }
             try:
                 checkpoints.save(self.path, tensors, record)
@@ -159,6 +160,9 @@ class TrainCheckpoint:
         checkpoints.restore_extra(loop.step.module, extra)
         self._restore_random(tensors)
         checkpoints.restore_progress(loop, record)
+        if loop.monitor is not None:
+            loop.monitor.first = loop.done
+            loop.monitor.start |= record.get("start_sizes", {})
 
     def _check_model(self, loop: TrainingLoop, tensors: Mapping[str, Tensor]) -> None:
         changed = checkpoints.changed_tensor(loop.step.module, tensors, "model.")
@@ -211,9 +215,16 @@ def _restore_optimizer(optimizer: Optimizer, tree: dict[str, Any]) -> None:
 
 def check_path(path: Path) -> None:
     """Create the folder before the training starts; raise an InputError if that fails."""
-    if path.suffix != checkpoints.SUFFIX:
+    if path.suffix not in (checkpoints.SUFFIX, ""):
         raise InputError(
-            f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, got {path}",
+            f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, or a folder without a"
+            f" dot in its name; got {path}",
+            argument="checkpoint",
+        )
+    if path.suffix == "" and path.is_file():
+        raise InputError(
+            f"checkpoint: {path} is a file; expected a folder, or a file that ends in"
+            f" {checkpoints.SUFFIX}",
             argument="checkpoint",
         )
     folder = path.parent

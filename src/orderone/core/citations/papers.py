@@ -182,6 +182,78 @@ _MORE = (
             " Xuanyi Dong, Thang Luong, Cho-Jui Hsieh, Yifeng Lu, Quoc V. Le"
         ),
     ),
+    (
+        "gupta2018shampoo",
+        "1802.09568",
+        "Shampoo: Preconditioned Stochastic Tensor Optimization",
+        "Vineet Gupta, Tomer Koren, Yoram Singer",
+    ),
+    (
+        "vyas2024soap",
+        "2409.11321",
+        "SOAP: Improving and Stabilizing Shampoo using Adam",
+        (
+            "Nikhil Vyas, Depen Morwani, Rosie Zhao, Mujin Kwun, Itai Shapira, David"
+            " Brandfonbrener, Lucas Janson, Sham Kakade"
+        ),
+    ),
+    (
+        "qiu2025hyperparameter",
+        "2512.05620",
+        (
+            "Hyperparameter Transfer Enables Consistent Gains of Matrix-Preconditioned Optimizers"
+            " Across Scales"
+        ),
+        "Shikai Qiu, Zixi Chen, Hoang Phan, Qi Lei, Andrew Gordon Wilson",
+    ),
+    (
+        "pagliardini2024ademamix",
+        "2409.03137",
+        "The AdEMAMix Optimizer: Better, Faster, Older",
+        "Matteo Pagliardini, Pierre Ablin, David Grangier",
+    ),
+    (
+        "defazio2024road",
+        "2405.15682",
+        "The Road Less Scheduled",
+        (
+            "Aaron Defazio, Xingyu Alice Yang, Harsh Mehta, Konstantin Mishchenko, Ahmed Khaled,"
+            " Ashok Cutkosky"
+        ),
+    ),
+    (
+        "dettmers2021optimizers",
+        "2110.02861",
+        "8-bit Optimizers via Block-wise Quantization",
+        "Tim Dettmers, Mike Lewis, Sam Shleifer, Luke Zettlemoyer",
+    ),
+    (
+        "liu2025muon",
+        "2502.16982",
+        "Muon is Scalable for LLM Training",
+        (
+            "Jingyuan Liu, Jianlin Su, Xingcheng Yao, Zhejun Jiang, Guokun Lai, Yulun Du, Yidao"
+            " Qin, Weixin Xu, Enzhe Lu, Junjie Yan, Yanru Chen, Huabin Zheng, Yibo Liu, Shaowei"
+            " Liu, Bohong Yin, Weiran He, Han Zhu, Yuzhi Wang, Jianzhou Wang, Mengnan Dong, Zheng"
+            " Zhang, Yongsheng Kang, Hao Zhang, Xinran Xu, Yutao Zhang, Yuxin Wu, Xinyu Zhou,"
+            " Zhilin Yang"
+        ),
+    ),
+    (
+        "li2025normuon",
+        "2510.05491",
+        "NorMuon: Making Muon more efficient and scalable",
+        "Zichong Li, Liming Liu, Chen Liang, Weizhu Chen, Tuo Zhao",
+    ),
+    (
+        "ahn2025dion",
+        "2504.05295",
+        "Dion: Distributed Orthonormalized Updates",
+        (
+            "Kwangjun Ahn, Byron Xu, Natalie Abreu, Ying Fan, Gagik Magakyan, Pratyusha Sharma,"
+            " Zheng Zhan, John Langford"
+        ),
+    ),
     # models
     (
         "dosovitskiy2020image",

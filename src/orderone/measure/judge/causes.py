@@ -49,6 +49,8 @@ class Context:
     one_rate: bool = False  # one learning rate for everything, where the rule has several
     planned: bool = False  # the plan made the optimizer
     follows_gradients: bool = False  # the size of steps follows that of gradients (SGD)
+    # readouts whose output a norm divides by its size, if steps follow gradients
+    normalized: Sequence[str] = ()
 
     @property
     def in_depth(self) -> bool:
@@ -74,7 +76,17 @@ def read_context(study: StudyResult, expectations: Expectations) -> Context:
         one_rate=_has_one_rate(study),
         planned=not study.has_user_optimizer,
         follows_gradients=expectations.theory is not None and expectations.follows_gradients,
+        normalized=_normalized(study, expectations),
     )
+
+
+def _normalized(study: StudyResult, expectations: Expectations) -> list[str]:
+    """Return the readouts whose output a norm divides by its size, for optimizers like SGD."""
+    theory = expectations.theory
+    if theory is None or study.family is None or not expectations.follows_gradients:
+        return []
+    names = [study.observations.key(name) for name in study.family.facts.normalized]
+    return [name for name in names if theory.rows[name][1].role == Role.READOUT]
 
 
 def _base_is_target(study: StudyResult) -> bool:
@@ -91,7 +103,7 @@ def _has_one_rate(study: StudyResult) -> bool:
     for run in study.observations.runs:
         for first_rates in run.rates[:1]:
             rates.update(first_rates.values())
-    planned = {row.lr for row in study.plans[study.sizes[-1]].rows}
+    planned = {row.default_lr for row in study.plans[study.sizes[-1]].rows}
     return len(rates) == 1 and len(planned) > 1
 
 
@@ -210,7 +222,7 @@ def _say_predicted_growth(lines: Failed, context: Context) -> list[str]:
 
 def _standard_parameterization(failed: Failed, context: Context) -> Failed:
     """Select wrong rates of hidden matrices and readouts that are too fast by about one power."""
-    if context.in_depth or context.rule == "standard":
+    if context.axis != "width" or context.rule == "standard":
         return ()
     rates = _select(failed, (Quantity.RATE,))
     if context.one_rate:
@@ -336,6 +348,38 @@ def _say_wrong_decay(lines: Failed, context: Context) -> list[str]:
     ]
 
 
+def _wrong_eps(failed: Failed, context: Context) -> Failed:
+    return _select(failed, (Quantity.EPS,))
+
+
+def _say_wrong_eps(lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
+    return [
+        f"eps of {_names(lines)} is not small compared with the gradient, and scales like"
+        f" {context.power(first.exponent)} instead of {context.power(first.predicted)}: it makes"
+        " the steps of large models smaller; choose a smaller eps, or let it scale like the"
+        " gradient"
+    ]
+
+
+def _normalized_readouts(failed: Failed, context: Context) -> Failed:
+    """Select what grows with SGD in front of a readout whose output is normalized."""
+    if not context.normalized or _select(failed, (Quantity.RATE, Quantity.WEIGHT)):
+        return ()
+    return [line for line in _select(failed, FORWARD) if not _is_small(line)]
+
+
+def _say_normalized_readouts(lines: Failed, context: Context) -> list[str]:
+    fastest = _fastest(lines)
+    return [
+        f"a norm divides the output of {context.normalized[0]} by its size, which starts like"
+        f" {context.power(-0.5)}: all gradients before it are larger by this power in the first"
+        f" steps, and so are the steps of this optimizer ({_name(fastest)} grows like"
+        f" {context.power(fastest.exponent)}); use an optimizer that normalizes gradients (Adam,"
+        " Lion, Muon)"
+    ]
+
+
 # --- causes of steps ------------------------------------------------------------------------------
 
 
@@ -378,8 +422,8 @@ def _say_damped_steps(lines: Failed, context: Context) -> list[str]:
 
 
 def _attention(failed: Failed, context: Context) -> Failed:
-    """Select scores that are wrong, unless the residual stream grows with depth."""
-    if context.in_depth:
+    """Select scores that are wrong, unless the residual stream grows with another axis."""
+    if context.axis != "width":
         return ()
     return [line for line in failed if line.role == ATTENTION]
 
@@ -593,6 +637,8 @@ TABLE: tuple[Cause, ...] = (
     Cause("wrong-initial-size", _TENSORS, partial(_wrong_starts, False), _say_wrong_starts),
     Cause("readout-not-scaled", _TENSORS, partial(_wrong_starts, True), _say_wrong_starts),
     Cause("decay-not-scaled", _TENSORS, _wrong_decay, _say_wrong_decay),
+    Cause("eps-not-scaled", _TENSORS, _wrong_eps, _say_wrong_eps),
+    Cause("normalized-readout", _STEPS, _normalized_readouts, _say_normalized_readouts),
     Cause("loss-scale", _STEPS, _loss_scale, _say_loss_scale),
     Cause("small-gradients", _STEPS, _damped_steps, _say_damped_steps),
     Cause("attention-not-scaled", _SYMPTOMS, _attention, _say_attention),

@@ -33,9 +33,11 @@ from orderone.measure.fit import Fit, fit_exponents
 from orderone.measure.judge.thresholds import BOUNDARY, LEAST_GROWTH, MISSING_ALIGNMENT
 from orderone.measure.judge.verdict import UNKNOWN, Expected
 from orderone.measure.observations import RunKey, StudyResult
+from orderone.measure.runs import EXPERT_COUNT
 from orderone.observe.quantities import OF_TENSORS, Quantity
 from orderone.optimizers.table import record_named
 from orderone.planning.counterparts import stack_of
+from orderone.rules.axes import shrinkage
 from orderone.theory.exponents import Parameterization, UpdateLaw, rms
 
 if TYPE_CHECKING:
@@ -70,14 +72,17 @@ class Theory:
     order: tuple[str, ...]  # modules, as their calls end
     key: Callable[[str], str]  # the common name of a layer in both models
     code_power: Callable[[str], float]  # power of the size that multiplies a product in the code
-    in_depth: bool = False  # the models differ in depth: the residual stream is of order one
+    in_width: bool = True  # otherwise the residual stream is of order one
+    tokens_growth: float = 0.0  # exponent of the tokens that one expert sees in a step
+    # the model is scaled already: how its initial sizes depend on the depth is not known
+    any_depth: bool = False
 
     def expect(self, name: str, quantity: Quantity) -> Expected:
         """Return the expected exponent of a module or tensor."""
         if quantity in OF_TENSORS:
             return self._expect_of_tensor(name, quantity)
-        if self.in_depth:
-            return self._expect_in_depth(name, quantity)
+        if not self.in_width:
+            return self._expect_of_order_one(name, quantity)
         return self._expect_of_module(name, quantity)
 
     # --- tensors ----------------------------------------------------------------------------------
@@ -105,16 +110,26 @@ class Theory:
         elif quantity == Quantity.GRADIENT:
             exponent = self._gradient(name)
         else:
-            exponent = 0.0  # a step shrinks a weight by the same fraction at every size
+            exponent = self.shrinkage(name)
         is_gradient = quantity == Quantity.GRADIENT
         return Expected(
             exponent, two_sided=True, role=row.role, rough=is_gradient, soft=is_gradient
         )
 
+    def shrinkage(self, name: str) -> float:
+        """Return the exponent of the fraction by which a step shrinks a tensor.
+
+        It is 0, except for conventions of weight decay that follow the width.
+        """
+        convention = self.large.settings.decay
+        return self.exponent(name, lambda row: shrinkage(convention, row.role, row.growth))
+
     def _weight(self, name: str) -> float:
         row = self.rows[name][1]
-        if row.role == Role.FIXED and row.constant is None and not self.in_depth:
+        if row.role == Role.FIXED and row.constant is None and self.in_width:
             return UNKNOWN  # the model's code initializes it
+        if self.any_depth:
+            return self.exponent(name, lambda row: _initial_size(row) / row.own_depth)
         return self.exponent(name, _initial_size)
 
     def _gradient(self, name: str) -> float:
@@ -169,27 +184,45 @@ class Theory:
                 sizes[name] = exponent
         return {name: float(exponent) for name, exponent in sizes.items()}
 
-    def _expect_in_depth(self, module: str, quantity: Quantity) -> Expected:
-        """Return the expected exponent for models of different depth.
+    def _expect_of_order_one(self, module: str, quantity: Quantity) -> Expected:
+        """Return the expected exponent for models that differ in depth, experts or rank.
 
-        The output of a branch has the power of the multiplier that was folded into its last tensor.
-        Changes have an upper bound only.
+        The output of a branch has the power of the multiplier that was folded into its last tensor,
+        and so has the output of the last matrix of an expert or adapter. Changes have an upper
+        bound only. Experts that see fewer tokens align better with each of them.
         """
         if quantity == Quantity.OUTPUT_GRADIENT:
             return Expected()
         weight = self._weights.get(self._maker(module))
         implied = UNKNOWN
         role = ""
-        if weight:
-            implied = self.exponent(weight, lambda row: row.initial_growth)
-            role = self.rows[weight][1].group
-        known = not math.isnan(implied)
         bound = 0.0
-        if known:
-            bound = implied
+        if weight:
+            small, large = self.rows[weight]
+            role = large.group
+            implied = self.exponent(weight, lambda row: row.initial_growth)
+            if not math.isnan(implied):
+                bound = implied
+            if large.role != Role.FIXED:  # a matrix of an adapter: its fan-in may grow
+                implied = self._power(small.output_growth(None) or 1.0, large.output_growth(None))
+                bound = -self.exponent(weight, lambda row: row.factors.gauge)
+        else:
+            bound = self._fused_bound(module)
+        bound -= min(self.tokens_growth, 0.0) / 2
         if quantity == Quantity.CHANGE:
             return Expected(bound=bound, role=role)
-        return Expected(implied, bound=bound, two_sided=known, role=role)
+        return Expected(implied, bound=bound, two_sided=not math.isnan(implied), role=role)
+
+    def _fused_bound(self, module: str) -> float:
+        """Return the bound of a module that holds all experts in tensors of its own.
+
+        It may return the outputs of experts before their weights multiply them.
+        """
+        bound = 0.0
+        for name, (_, row) in self.rows.items():
+            if row.role == Role.FIXED and module in map(self.key, row.uses):
+                bound = max(bound, -self.exponent(name, lambda row: row.factors.gauge))
+        return bound
 
     def _expect_of_module(self, module: str, quantity: Quantity) -> Expected:
         maker = self._maker(module)
@@ -205,12 +238,13 @@ class Theory:
             return Expected(UNKNOWN, bound=0.0)
 
         layer = self._layer(role, module)
+        fan_in = self._fan_in_power(weight, role)
         known = not math.isnan(implied)
         gauge_shift = 0.0
         gauge_of = ""
-        exponent = self._sizes[f"h{layer}"]
+        exponent = fan_in * self._sizes[f"h{layer}"]
         if known:
-            gauge_shift = implied - self._sizes[f"h{layer}"]
+            gauge_shift = implied - exponent
             exponent = implied
         if abs(gauge_shift) > 1e-6:
             gauge_of = weight or ""
@@ -219,11 +253,21 @@ class Theory:
             gradient = self._sizes[f"h'{layer}"] - gauge_shift
             return Expected(bound=gradient, role=role, soft=True)
         if quantity == Quantity.CHANGE:
-            change = self._sizes[f"Δh{layer}"]
+            change = fan_in * self._sizes[f"Δh{layer}"]
             if role == Role.VECTOR:  # a normalized output cannot change by more than its size
                 change = min(change, 0.0)
             return Expected(change + gauge_shift, bound=gauge_shift, role=role, gauge_of=gauge_of)
         return Expected(exponent, bound=gauge_shift, two_sided=known, role=role, gauge_of=gauge_of)
+
+    def _fan_in_power(self, weight: str | None, role: str) -> float:
+        """Return the power of the size by which the fan-in of a matrix grows.
+
+        It is 2 for a matrix that reads all products of two layers.
+        """
+        if not weight or role not in (Role.HIDDEN, Role.READOUT):
+            return 1.0
+        power = self.exponent(weight, lambda row: float(row.growth.fan_in))
+        return power or 1.0  # 0: a tied readout, which has the growth of its table
 
     def _layer(self, role: str, module: str) -> int:
         """Return the layer of Stratos's network that a module with this role corresponds to."""
@@ -264,6 +308,11 @@ class Theory:
                 power += abs(exponent)
         return power + abs(self._tied_power(weight))
 
+    def depth_power(self, weight: str) -> float:
+        """Return the power of the size by which the number of layers like this one grows."""
+        power = self.exponent(weight, lambda row: row.depth)
+        return 0.0 if math.isnan(power) else max(0.0, power)
+
     def _tied_power(self, weight: str) -> float:
         """Return the power of the multiplier in the code of a tied readout."""
         if len(self.rows[weight][1].uses) > 1:
@@ -300,6 +349,9 @@ class Theory:
         large = large_weight.output_growth(large_bias)
         if small_weight.shape == small_weight.base_shape:
             small = 1.0  # at base size nothing grows, and roles are unknown
+        if self.any_depth and small and large:
+            small /= small_weight.own_depth
+            large /= large_weight.own_depth
         return self._power(small, large)
 
 
@@ -359,11 +411,15 @@ class Expectations:
         return replace(expected, least=least)
 
     def _multiplied(self, weight: str) -> float:
-        """Return the absolute power of all multipliers of a tensor, read or not."""
+        """Return the absolute power of all multipliers of a tensor, read or not.
+
+        Where layers are added along with the width, a branch may be divided by their number.
+        """
         if not weight:
             return 0.0
         assert self.theory is not None
-        return self.theory.gauge_power(weight) + abs(self.gauges.get(weight, 0.0))
+        power = self.theory.gauge_power(weight) + abs(self.gauges.get(weight, 0.0))
+        return power + self.theory.depth_power(weight)
 
     def input_at_start(self, name: str, step: int) -> Expected | None:
         """Expect inputs of order one: otherwise the layer learns less in large models."""
@@ -383,7 +439,7 @@ class Expectations:
 
     def output_gradient(self, name: str, step: int) -> Expected | None:
         """Expect the gradient of the rule, and half a power less without alignment."""
-        if self.theory is None or self.study.axis == "depth":
+        if self.theory is None or not self.study.in_width:
             return None
         expected = self._of_activation(name, Quantity.OUTPUT_GRADIENT)
         if name == "" and self.follows_gradients and not self.grows(name):
@@ -400,7 +456,7 @@ class Expectations:
     def scores(self, name: str, step: int) -> Expected | None:
         """Expect scores of order one, or those of random queries and keys in growing heads."""
         study = self.study
-        if self.theory is None or study.axis == "depth" or study.family is None:
+        if self.theory is None or not study.in_width or study.family is None:
             return None
         entries = {m.entries for m in study.observations.at(name, Quantity.SCORES, 0).values()}
         growth = self._head_growth
@@ -414,7 +470,7 @@ class Expectations:
 
     def score_change(self, name: str, step: int) -> Expected | None:
         """Expect at most aligned queries and keys."""
-        if self.theory is None or self.study.axis == "depth":
+        if self.theory is None or not self.study.in_width:
             return Expected(0.0 if self.theory is None else UNKNOWN, bound=0.0, role=ATTENTION)
         expected = Expected(self._score_growth, bound=0.0, role=ATTENTION)
         if not self._has_lower_ends or step < self.study.observations.steps:
@@ -528,8 +584,22 @@ class Expectations:
             order=tuple(study.observations.names(Quantity.OUTPUT)),
             key=study.observations.key,
             code_power=lambda tensor: facts.power(tensor, "matrix"),
-            in_depth=study.axis == "depth",
+            in_width=study.in_width,
+            any_depth=study.in_width and study.has_user_optimizer,
+            tokens_growth=self._expert_tokens,
         )
+
+    @property
+    def _expert_tokens(self) -> float:
+        """Exponent of the tokens that one expert sees in a step."""
+        study = self.study
+        if study.family is None or study.axis != EXPERT_COUNT:
+            return 0.0
+        growth = study.sizes[-1] / study.sizes[0]
+        exponents = [0.0]
+        for change in study.family.facts.routing.values():
+            exponents.append(math.log(change.active / growth) / math.log(growth))
+        return min(exponents)
 
     @cached_property
     def same_output(self) -> dict[str, str]:
@@ -539,8 +609,11 @@ class Expectations:
         return {key(module): key(maker) for module, maker in modules.items()}
 
     def grows(self, module: str) -> bool:
-        """Return whether the output has more entries in a larger model; depth adds no entries."""
-        if self.study.axis == "depth":
+        """Return whether the output has more entries in a larger model.
+
+        Only width adds entries to activations.
+        """
+        if not self.study.in_width:
             return True
         sizes = self.study.observations.at(module, Quantity.OUTPUT, 0)
         return len({moments.entries for moments in sizes.values()}) > 1
@@ -550,17 +623,17 @@ class Expectations:
 
         The gradient of the readout's output shows whether the multiplier comes before or after it.
         """
-        in_depth = self.study.axis == "depth"
+        in_width = self.study.in_width
         margin = BOUNDARY
-        if in_depth and self.study.depth_rule is None:
+        if self.study.axis == "depth" and self.study.depth_rule is None:
             margin = LEAST_GROWTH
         if self.theory is None:
             return Expected(0.0, bound=0.0, margin=margin)
-        if self.study.has_user_optimizer and in_depth:
+        if self.study.has_user_optimizer and not in_width:
             # there may be multipliers after the branches: everything is of order one at most
             return Expected(bound=0.0, margin=margin)
         expected = replace(self.theory.expect(name, quantity), margin=margin)
-        if expected.role != Role.READOUT or in_depth:
+        if expected.role != Role.READOUT or not in_width:
             return expected
         power = self.theory.forward_multiplier(name)
         measured = self.measured_exponents(Quantity.OUTPUT_GRADIENT).get(name, math.nan)
@@ -585,6 +658,9 @@ class Expectations:
             )
         if expected.role not in (Role.HIDDEN, Role.READOUT):
             return expected
+        if self.study.has_user_optimizer and maker in self.interior_readouts:
+            # it may start with any output up to order one
+            return replace(expected, two_sided=False, exponent=UNKNOWN, bound=0.0)
         if self.study.has_user_optimizer:
             # the gauge is not known: there may be a multiplier between input and output
             return replace(expected, two_sided=expected.role == Role.READOUT)
@@ -598,11 +674,11 @@ class Expectations:
     def _has_lower_ends(self) -> bool:
         """Whether small sizes can be judged.
 
-        Not in depth, not if the first steps do not follow the law of the optimizer, and not for
+        Only in width, not if the first steps do not follow the law of the optimizer, and not for
         rules that let changes shrink.
         """
         study = self.study
-        if study.axis == "depth" or study.first_step or self.theory is None:
+        if not study.in_width or study.first_step or self.theory is None:
             return False
         return not study.observations.complete[0].ended
 

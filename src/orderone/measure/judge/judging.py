@@ -67,8 +67,9 @@ def judged_lines(
     weights = {}
     for (name, _, _), fit in study.observations.fits([(Quantity.WEIGHT, 0)], confidence):
         weights[name] = fit
-    settings = SettingsJudge(study, expectations, weights).judgements()
-    fits = without_cancellation(_Fits(study, expectations, confidence).judgements())
+    vanishing = vanishing_gradients(study.observations)
+    settings = SettingsJudge(study, expectations, weights, vanishing).judgements()
+    fits = without_cancellation(_Fits(study, expectations, confidence, vanishing).judgements())
     return [*settings, *fits, *_common_excess(study, expectations, fits), *_without_fits(study)]
 
 
@@ -82,17 +83,17 @@ class _Fits:
     study: StudyResult
     expectations: Expectations
     confidence: float
+    vanishing: frozenset[str]  # tensors whose gradient is rounding error
 
     def judgements(self) -> list[Judgement]:
         observations = self.study.observations
-        vanishing = vanishing_gradients(observations)
         lines = []
         for row in TABLE:
             if row.predict is None:
                 continue
             wanted = [(row.quantity, step) for step in self._steps(row.when)]
             for (name, quantity, step), fit in observations.fits(wanted, self.confidence):
-                if name in vanishing or not self._is_due(name, row.when, step):
+                if name in self.vanishing or not self._is_due(name, row.when, step):
                     continue
                 expected = row.predict(self.expectations, name, step)
                 if expected is not None and _says_something(expected):
@@ -164,7 +165,7 @@ def _gauge(expected: Expected, verdict: Verdict, size: str) -> str:
     )
 
 
-def vanishing_gradients(observations: Observations) -> set[str]:
+def vanishing_gradients(observations: Observations) -> frozenset[str]:
     """Return the tensors whose gradient is rounding error."""
     sizes = {}
     for name in observations.names(Quantity.GRADIENT):
@@ -175,7 +176,7 @@ def vanishing_gradients(observations: Observations) -> set[str]:
         for name, size in sizes.items():
             if size < VANISHING * median or _gradient_cancels(observations, name):
                 vanishing.add(name)
-    return vanishing
+    return frozenset(vanishing)
 
 
 def _gradient_cancels(observations: Observations, name: str) -> bool:
@@ -213,7 +214,7 @@ def _common_excess(
     for line in lines:
         if line.quantity == Quantity.UPDATE:
             updates.append(line.exponent - line.predicted)
-    if not updates or study.axis == "depth":
+    if not updates or not study.in_width:
         return
     excess = common_part(updates) + expectations.clipped_gradients()
     verdict = Verdict.PASS

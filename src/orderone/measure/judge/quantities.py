@@ -116,6 +116,16 @@ TABLE: tuple[JudgedQuantity, ...] = (
         FACTORS,
     ),
     JudgedQuantity(
+        Quantity.EPS,
+        "tensor",
+        When.START,
+        "exact",
+        "eps, where it is at least a tenth of the gradient and so changes the size of steps",
+        "it scales like the gradient of the rule",
+        ("exact", "damped"),
+        UPDATES,
+    ),
+    JudgedQuantity(
         Quantity.SETTINGS,
         "study",
         When.START,

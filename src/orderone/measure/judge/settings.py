@@ -30,7 +30,7 @@ from orderone.core.errors import code_of
 from orderone.core.roles import Role
 from orderone.measure.fit import Fit
 from orderone.measure.judge.expectations import Expectations, Theory
-from orderone.measure.judge.thresholds import BOUNDARY, EXACT, NEGLIGIBLE
+from orderone.measure.judge.thresholds import BOUNDARY, DAMPED, EXACT, NEGLIGIBLE
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import StudyResult
 from orderone.observe.quantities import Quantity
@@ -62,6 +62,7 @@ class SettingsJudge:
     study: StudyResult
     expectations: Expectations
     weights: Mapping[str, Fit]  # fitted initial sizes, by tensor
+    vanishing: frozenset[str]  # tensors whose gradient is rounding error
 
     def judgements(self) -> list[Judgement]:
         """Return one line for each tensor and setting."""
@@ -97,7 +98,7 @@ class SettingsJudge:
             return
         law = record_named(row.optimizer).update_law
         rate = slope(rates)
-        predicted = theory.exponent(name, lambda row: row.lr)
+        predicted = theory.exponent(name, lambda row: row.default_lr)
         rate_excess = rate - predicted
         start_excess = self._start_excess(name, theory)
         gauge = self._gauge(name, row, rate_excess, float(law.gauge_weight))
@@ -124,6 +125,7 @@ class SettingsJudge:
             yield from self._initial_size(name, row, start_excess, gauge)
         yield from self._penalty(name, row, theory, gauge)
         yield from self._decay_of_zeros(name, row, rate)
+        yield from self._eps(name, row, theory, gauge)
 
     def _start_excess(self, name: str, theory: Theory) -> float:
         """Return the power by which the initial size exceeds that of the plan; 0 if unknown."""
@@ -206,7 +208,15 @@ class SettingsJudge:
             return
         convention = self.study.plans[self.study.sizes[-1]].settings.decay
         predicted = theory.exponent(
-            name, lambda row: decay_factor(row.factors, record.law, convention, coupled=True)
+            name,
+            lambda row: decay_factor(
+                row.factors,
+                record.law,
+                convention,
+                coupled=True,
+                role=row.role,
+                growth=row.growth,
+            ),
         )
         required = predicted - 2 * gauge
         exponent = slope(decays)
@@ -231,10 +241,45 @@ class SettingsJudge:
         exponent = rate + slope(decays)
         verdict = Verdict.PASS
         cause = ""
-        if abs(exponent) > EXACT:
+        theory = self.expectations.theory
+        predicted = 0.0 if theory is None else theory.shrinkage(name)
+        if abs(exponent - predicted) > EXACT:
             verdict = Verdict.FAIL
             cause = f"lr times weight_decay scales like {self._power(exponent)}"
-        yield _line(name, Quantity.DECAY, exponent, 0.0, verdict, cause, row.role)
+        yield _line(name, Quantity.DECAY, exponent, predicted, verdict, cause, row.role)
+
+    def _eps(self, name: str, row: Row, theory: Theory, gauge: float) -> Iterator[Judgement]:
+        """Judge eps where it is not small compared with the gradient, in the largest models."""
+        sizes = self._settings("eps").get(name, {})
+        if record_named(row.optimizer).update_law.gradient or not sizes or not all(sizes.values()):
+            return
+        if name in self.vanishing or not self.study.in_width:
+            return
+        largest = max(sizes)
+        gradient = self._gradient_at(name, largest)
+        if not gradient or sizes[largest] < DAMPED * gradient:
+            return
+        required = theory.exponent(name, _eps_of) - gauge
+        exponent = slope(sizes)
+        verdict = Verdict.PASS
+        cause = ""
+        if abs(exponent - required) > (BOUNDARY if gauge else EXACT):
+            verdict = Verdict.FAIL
+            cause = (
+                f"eps scales like {self._power(exponent)} and is {sizes[largest] / gradient:.2g}"
+                f" times the gradient, which scales like {self._power(required)}"
+            )
+        yield _line(name, Quantity.EPS, exponent, required, verdict, cause, row.role)
+
+    def _gradient_at(self, name: str, size: int) -> float:
+        """Return the largest RMS of a gradient over all steps at one size."""
+        observations = self.study.observations
+        gradients = [0.0]
+        for step in range(observations.steps):
+            for run, moments in observations.at(name, Quantity.GRADIENT, step).items():
+                if run[0] == size:
+                    gradients.append(moments.rms)
+        return max(gradients)
 
     def _power(self, exponent: float) -> str:
         return f"{SYMBOLS[self.study.axis]}^{exponent:+.2f}"
@@ -253,8 +298,8 @@ class SettingsJudge:
         assert study.family is not None
         if not study.has_user_optimizer:
             return False
-        if study.axis == "depth":
-            return True  # multipliers of residual branches are not read
+        if not study.in_width:
+            return True  # multipliers of branches, experts and adapters are not read
         facts = study.family.facts
         if facts.pair is None or any(code_of(f) == "constant-not-read" for f in facts.findings):
             return True
@@ -320,6 +365,10 @@ def rates_of(study: StudyResult) -> dict[str, dict[int, float]]:
             if all(sized.values()):
                 break
     return rates
+
+
+def _eps_of(row: Row) -> float | None:
+    return row.eps if isinstance(row.eps, float) else None
 
 
 def _rms(values: list[float]) -> float:

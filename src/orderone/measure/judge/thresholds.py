@@ -57,6 +57,12 @@ THRESHOLDS: dict[str, Threshold] = {
         "an interval that is wider decides nothing",
         "it contains at least three neighbouring exponents of theory",
     ),
+    "fades": Threshold(
+        0.5,
+        "smallest part of a deviation that is left at the larger half of the sizes, for FAIL",
+        "a fault is a power law, with the same exponent at all sizes; corrections of finite size"
+        " fall at least like n^-1/2, and a factor of 8 in size leaves less than half of them",
+    ),
     "few sizes": Threshold(
         3,
         "smallest number of sizes for PASS",
@@ -73,6 +79,11 @@ THRESHOLDS: dict[str, Threshold] = {
         "single precision has 7 digits, and a thousand terms lose up to 3 of them (a bias before"
         " batch norm)",
     ),
+    "damped": Threshold(
+        0.1,
+        "relative to the gradient: eps that is smaller does not change the size of steps",
+        "it makes a normalized step smaller by less than ten per cent",
+    ),
     "negligible": Threshold(
         1e-2,
         "relative to the gradient: smaller penalties of weight decay have no effect",
@@ -88,7 +99,9 @@ ROUGH = THRESHOLDS["rough"].value
 LEAST_GROWTH = THRESHOLDS["least growth"].value
 MISSING_ALIGNMENT = THRESHOLDS["missing alignment"].value
 WIDE = THRESHOLDS["wide"].value
+FADES = THRESHOLDS["fades"].value
 FEW = int(THRESHOLDS["few sizes"].value)
 VANISHING = THRESHOLDS["vanishing"].value
 CANCELLED = THRESHOLDS["cancelled"].value
+DAMPED = THRESHOLDS["damped"].value
 NEGLIGIBLE = THRESHOLDS["negligible"].value

@@ -14,7 +14,8 @@ Exponents of theory are multiples of one half, and a mistake changes them by one
             FAIL if the interval is above the bound and the exponent more than 0.1 above it.
 
 Anything else is UNCLEAR (inconclusive): more seeds, or sizes further apart, will decide. So is a
-FAIL with an interval wider than 1.5, and a FAIL of a quantity that is a witness only (`soft`).
+FAIL with an interval wider than 1.5, a FAIL of a quantity that is a witness only (`soft`), and a
+deviation that fades: less than half of it is left at the larger half of the sizes.
 The numbers are in `thresholds`.
 """
 
@@ -25,10 +26,18 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from orderone.measure.fit import Fit
-from orderone.measure.judge.thresholds import BOUNDARY, LEAST_GROWTH, NEXT, ROUGH, WIDE
+from orderone.measure.judge.thresholds import BOUNDARY, FADES, LEAST_GROWTH, NEXT, ROUGH, WIDE
 from orderone.observe.quantities import Quantity
 
-SYMBOLS = {"width": "n", "depth": "L"}  # axis -> symbol of the size
+# axis -> symbol of the size
+SYMBOLS = {
+    "width": "n",
+    "depth": "L",
+    "expert count": "M",
+    "rank": "r",
+    "batch size": "B",
+    "token count": "D",
+}
 UNKNOWN = math.nan
 
 
@@ -116,9 +125,31 @@ def verdict_on_fit(fit: Fit, expected: Expected, axis: str = "width") -> Finding
         finding = _compare_with_bound(sized, expected)
     if finding.verdict == Verdict.FAIL and fit.high - fit.low > WIDE:
         return Finding(Verdict.UNCLEAR, sized.noisy)
+    if finding.verdict == Verdict.FAIL and _fades(fit, _allowed_end(fit, expected)):
+        cause = (
+            f"{finding.cause}; but at the larger half of the {axis}s only"
+            f" {sized.power(fit.upper)}: this fades in large models, or use larger {axis}s"
+        )
+        return Finding(Verdict.UNCLEAR, cause)
     if finding.verdict == Verdict.FAIL and expected.soft and finding.reason != Reason.SHRINKS:
         return Finding(Verdict.UNCLEAR, f"{finding.cause}; this matters only for SGD and eps")
     return finding
+
+
+def _allowed_end(fit: Fit, expected: Expected) -> float:
+    """Return the allowed exponent that is nearest to a failed fit."""
+    if expected.two_sided:
+        return expected.exponent
+    return expected.bound if fit.exponent > expected.bound else expected.least
+
+
+def _fades(fit: Fit, allowed: float) -> bool:
+    """Return whether a deviation is a correction of finite size, smaller in larger models.
+
+    A fault is a power of the size, which is the same at all sizes.
+    """
+    excess = fit.exponent - allowed
+    return (fit.upper - allowed) / excess < FADES  # False if `upper` is unknown (NaN)
 
 
 class _FitInWords(NamedTuple):

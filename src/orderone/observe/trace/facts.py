@@ -27,6 +27,11 @@ class Constant:
     at: tuple[int, ...] = field(default=(), compare=False)
     # kinds of the uses in `after`: a tied tensor has several
     uses: tuple[str, ...] = field(default=(), compare=False)
+    # RMS of the multiplied tensor if it was just normalized, so that no parameter sets its size:
+    # n^-1/2 after a division by the length, 1/n after a softmax over n entries
+    size: float = field(default=1.0, compare=False)
+    # True if the result is one term of a sum of activations, as at the end of a residual branch
+    added: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -64,3 +69,7 @@ class Trace:
     carriers: Mapping[str, tuple[str, ...]]
     # names of lists of modules none of which reads the output of another: heads, experts
     parallel: frozenset[str] = frozenset()
+    # matrices whose output a norm divides by its size
+    normalized: frozenset[str] = frozenset()
+    # parameters whose output is a matrix itself (a hypernetwork): its fan-in and fan-out
+    generated: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -107,6 +107,10 @@ class Step:
     flow: list[Value] = field(default_factory=list)  # the activations that pass through
     uses: list[tuple[str, Use]] = field(default_factory=list)
     factor: float | None = 1.0  # value of a constant; scale inside attention
+    size: float = 1.0  # RMS of what a constant multiplies, if it was just normalized
+    features: int = 0  # of a matrix: its fan-out
+    # of a contraction: for both operands their step, and the sizes that are summed and not summed
+    sides: tuple[tuple[int, int, int], ...] = ()
     weights: Weights | None = None  # None: derive them from the tensors
     statistic: bool = False  # a root of a mean square, of a variance, ...
     fed: bool = False  # depends on the inputs
@@ -186,7 +190,7 @@ class Graph:
         makers: list[str] = []
         kinds: list[str] = []
         made_at: list[int] = []
-        for maker_index, maker, _ in self._back(step.parents, _PASSED):
+        for maker_index, maker in self._makers(step):
             for name, use in maker.uses:
                 makers.append(name)
                 kinds.append(use.kind)
@@ -198,10 +202,40 @@ class Graph:
             takers.append(name)
             taken_at.append(taker_index)
         at = tuple(made_at or taken_at)
-        return Constant(step.factor, _once(makers), _once(takers), at, _once(kinds))
+        return Constant(
+            step.factor,
+            _once(makers),
+            _once(takers),
+            at,
+            _once(kinds),
+            step.size,
+            self._is_summand(index),
+        )
+
+    def _makers(self, step: Step) -> Iterator[tuple[int, Step]]:
+        """Yield the steps that made the input of a step, back to the last nonlinearity.
+
+        A product with a matrix that a parameter writes is linear in that parameter.
+        """
+        for index, maker, _ in self._back(step.parents, _PASSED):
+            yield index, maker
+            for _, written in self._written_sides(maker):
+                yield written, self.steps[written]
+
+    def _is_summand(self, index: int) -> bool:
+        """Return whether all that reads a step adds it to another activation."""
+        children = self.children[index]
+        for child in children:
+            kind = self.steps[child].kind
+            if kind != "add" and not (kind == "pass" and self._is_summand(child)):
+                return False
+        return bool(children)
 
     def _takers(self, start: int) -> list[tuple[int, str]]:
-        """Return the parameters whose uses read the result of `start`, each with its step."""
+        """Return the parameters whose uses read the result of `start`, each with its step.
+
+        The factor of one term is no factor of a sum: the walk ends at sums of activations.
+        """
         takers: list[tuple[int, str]] = []
         visited = {start}
         stack = [start]
@@ -211,7 +245,7 @@ class Graph:
                 for name, use in step.uses:
                     if use.kind in _USES:
                         takers.append((child, name))
-                if step.kind in _PASSED and child not in visited:
+                if step.kind in _PASSED - {"add"} and child not in visited:
                     visited.add(child)
                     stack.append(child)
         return takers
@@ -351,6 +385,38 @@ class Graph:
                     is_the_same = carriers.get(name, names) == names
                     carriers[name] = names if is_the_same else ()
         return {name: names for name, names in carriers.items() if names}
+
+    def generated_matrices(self) -> dict[str, tuple[int, int]]:
+        """Return the fan-in and fan-out of matrices that other parameters write, by parameter.
+
+        The output of a hypernetwork, reshaped, is multiplied with an activation.
+        """
+        generated: dict[str, tuple[int, int]] = {}
+        for step in self.steps:
+            for side, maker in self._written_sides(step):
+                for name, _ in self.steps[maker].uses:
+                    generated[name] = side[1:]
+        return generated
+
+    def _written_sides(self, step: Step) -> Iterator[tuple[tuple[int, int, int], int]]:
+        """Yield the operands of a contraction that a parameter writes as a whole matrix.
+
+        Each comes with the step in which the parameter is used.
+        """
+        for side in step.sides:
+            start, summed, others = side
+            for index, maker, _ in self._back([start], _PASSED):
+                if maker.features == summed * others and others > 1:
+                    yield side, index
+
+    def normalized_matrices(self) -> frozenset[str]:
+        """Return the matrices whose output, or a sum with it, a norm divides by its size."""
+        names: set[str] = set()
+        for step in self.steps:
+            if step.kind in ("norm", "normalized"):
+                for _, maker, _ in self._back(step.parents, _PASSED | {"gain"}):
+                    names.update(name for name, use in maker.uses if use.kind == "matrix")
+        return frozenset(names)
 
     def parallel_lists(self, used_at: Mapping[str, Sequence[int]]) -> frozenset[str]:
         """Return the names of lists whose members do not read each other's outputs.

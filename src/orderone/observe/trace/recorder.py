@@ -66,6 +66,8 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         branches=graph.branches(score_sums),
         carriers=graph.carriers(),
         parallel=graph.parallel_lists(recorder.used_at),
+        normalized=graph.normalized_matrices(),
+        generated=graph.generated_matrices(),
     )
 
 
@@ -284,6 +286,8 @@ class Recorder(TorchDispatchMode):
         if right.tensor.ndim <= 1:
             right_dim = -1
         step = multiplied(left, right, left_dim, right_dim)
+        if step.kind == "matrix" and operation.results[0].ndim:
+            step.features = operation.results[0].shape[-1]
         if alpha == 1 and (bias is None or step.kind == "weights"):
             return step
         if alpha == 1 and bias is not None and bias.is_weight and step.kind == "matrix":
@@ -363,7 +367,18 @@ class Recorder(TorchDispatchMode):
         if value.is_weight:
             self.scaled_parameters.append(Constant(factor, tuple(value.weights), ()))
             return Step("weights")
-        return Step("constant", [value], factor=factor)
+        return Step("constant", [value], factor=factor, size=self._normalized_size(value))
+
+    def _normalized_size(self, value: Value) -> float:
+        """Return the RMS of the output of a normalization or softmax, and 1 for other values."""
+        if value.tensor.is_meta or value.step is None:
+            return 1.0
+        step = self.steps[value.step]
+        while step.kind == "pass" and len(step.parents) == 1:
+            step = self.steps[step.parents[0]]
+        if step.kind not in ("normalized", "softmax"):
+            return 1.0
+        return float(value.tensor.detach().square().mean().sqrt()) or 1.0
 
     def _is_number(self, x: object) -> bool:
         if not isinstance(x, Tensor):
@@ -558,5 +573,9 @@ def multiplied(left: Value, right: Value, left_dim: int, right_dim: int) -> Step
         step = Step("contraction", inputs)
         if left.step is not None and right.step is not None:
             step.product = (left.step, right.step, left.tensor.shape[left_dim])
+        for value, dim in ((left, left_dim), (right, right_dim)):
+            if value.step is not None and value.tensor.ndim > 1:
+                other = -3 - dim  # -1 and -2 are the dimensions of the matrix
+                step.sides += ((value.step, value.tensor.shape[dim], value.tensor.shape[other]),)
         return step
     return Step("weighting", _activations(inputs) or inputs)

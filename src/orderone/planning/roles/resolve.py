@@ -35,6 +35,7 @@ class ResolvedRole:
     # for an embedding that is also the readout: growth of the readout's fan-in
     tied: float | None = None
     bottleneck: bool = False  # a readout whose output goes on into the network
+    writes_matrix: bool = False  # its output is a matrix, which has this role
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,27 @@ def _resolve(evidence: Evidence, widths: Widths) -> ResolvedRole | Doubt:
     for source in RANKING:
         role = source(evidence, widths)
         if role is not None:
-            return role if evidence.override else _no_product(role, evidence, widths)
+            return role if evidence.override else _written_matrix(role, evidence, widths)
     return _doubt(evidence, widths)
 
 
-def _no_product(role: ResolvedRole, evidence: Evidence, widths: Widths) -> ResolvedRole | Doubt:
-    """Return a doubt about a tensor that grows like a product of two widths.
+def _written_matrix(role: ResolvedRole, evidence: Evidence, widths: Widths) -> ResolvedRole | Doubt:
+    """Return the role of a tensor whose output is a matrix: that of the matrix.
 
-    The output of a hypernetwork (8 -> n^2) is a matrix, whose fan-in no shape shows.
+    The output of a hypernetwork (8 -> n^2) is a matrix, whose fan-in no shape shows. The forward
+    pass does; without it, a size that grows like a product of two widths is a doubt.
     """
+    if evidence.generated and role.growth.fan_in == 1:
+        total = _total_growth(evidence)
+        growth = Growth(total**evidence.generated, total ** (1 - evidence.generated))
+        if total == 1:
+            return role
+        reason = "writes the entries of a matrix"
+        if growth.fan_out != 1:
+            reason = f"{reason} (fan-in and fan-out grow)"
+            return ResolvedRole(Role.HIDDEN, growth, reason, writes_matrix=True)
+        reason = f"{reason} (fan-in grows, fan-out does not)"
+        return ResolvedRole(Role.READOUT, growth, reason, writes_matrix=True)
     if role.role == Role.FIXED and any(widths.is_product(size) for size in evidence.sizes):
         why = "a dimension grows like a product of two widths, as the weights of a matrix do"
         return Doubt(evidence, (Role.HIDDEN, Role.EMBEDDING, Role.FIXED), why)
@@ -265,6 +278,8 @@ def _matrix(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
 
 def _fixed(evidence: Evidence, widths: Widths) -> ResolvedRole:
     reason = "no dimension grows"
+    if evidence.expert is not None and evidence.expert.growth != 1:
+        reason = "no width grows; differs in experts"
     for size in evidence.sizes:
         if size[0] != size[1]:
             reason = f"no width grows; differs in {widths.word_for(size)}"

@@ -5,20 +5,12 @@
     SGD         e = c + g        dW = C n^{-c} W',  RMS(W') = n^{-g}          S0 (12)
     Adam, sign  e = c            dW = C n^{-c} sign(W')                       S0 (12)
     Adafactor   e = c + b        dW = C n^{-c} RMS(W) sign(W')                S0 (12)
-    Muon        e = c + 1/2      dW = C n^{-c} U V^T,  W' = U S V^T           derived below
+    Muon        e = c + 1/2      dW = C n^{-c} U V^T,  W' = U S V^T
+    spectral    e = c + 1/2 + gradient (g - k) - d
 
 Erratum S0.4: c in the paper's conditions (14), (19)-(22) means e.
 
-**Muon.** Assume gradients of full rank, as for batches larger than the width. U V^T has
-spectral norm 1 and Frobenius norm sqrt(min(rows, columns)). Its entries are then of size
-sqrt(min / (rows * columns)), which is n^{-1/2} for n x n (hidden), n x V (embedding) and V x n
-(readout) alike: e = c + 1/2. The spectral norm also bounds the alignment of a hidden update.
-|U V^T h| <= |h| means n^alpha n^{-1/2} RMS(h) <= RMS(h), so alpha, u <= 1/2 for any data.
-Hence a_h + c_h >= 0: a hidden rate that does not depend on width in SP and muP. (A batch of order
-one gives hidden gradients of rank of order one. Entries are then n^{-1} and alpha can be 1: another
-dW, but the same dW h and the same largest rate.) At the readout V is fixed and the same bound,
-|U V^T h| <= |h| = n^{1/2} RMS(h), still allows alpha = 1. Vectors are not matrices; Adam updates
-them.
+The derivations of the last two are in `laws`, those for Shampoo, SOAP and Dion in `matrix_laws`.
 
 **Gauge.** A shift a + theta, b - theta does not change n^{-a} W; the update n^{-a} dW is unchanged
 if a + e is. With e = c + gradient * g + weight * b, where g changes with a, the new c is
@@ -55,68 +47,36 @@ from fractions import Fraction
 from typing import Annotated, TypeAlias
 
 from orderone.core.errors import InputError, one_of
-from orderone.core.exact import HALF, ONE, ZERO, exact
+from orderone.core.exact import HALF, ONE, exact
 from orderone.core.frozen import FrozenDict
 from orderone.core.inputs import Exact, UserInput
 from orderone.core.roles import ROLES, Role
+from orderone.theory.exponents.laws import UpdateLaw
+from orderone.theory.exponents.matrix_laws import DION, VARIANTS, shampoo, soap
 
 # --- size of an update ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class UpdateLaw:
-    """How the size of an update depends on the gradient, the weights and the width.
-
-    The update of a tensor is dW = Theta(n^{-e}) with
-
-        e = c + gradient * g + weight * b + (1/2 if spectral, for matrices)
-
-    where n^{-c} is the learning rate, n^{-g} the size of the gradient's entries and n^{-b} the
-    size of the weights at initialization.
-
-    Attributes:
-        gradient: Power of the gradient's size that an update follows, a whole number or a fraction:
-            if all gradients are multiplied by k, updates are multiplied by k^gradient. It is 0 if
-            entries are normalized (Adam, Lion), and 1 for SGD.
-        weight: Power of the size of the weights that an update follows: 1 if steps are relative to
-            the norm of the weights (Adafactor, LAMB), otherwise 0.
-        spectral: Whether updates are orthogonalized, so that all their singular values have the
-            same size (Muon). Entries of a full-rank update are then smaller by n^{-1/2}.
-    """
-
-    gradient: Annotated[Fraction | int, UserInput] = 0
-    weight: Annotated[Fraction | int, UserInput] = 0
-    spectral: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gradient", exact(self.gradient, "gradient"))
-        object.__setattr__(self, "weight", exact(self.weight, "weight"))
-
-    @property
-    def gauge_weight(self) -> Fraction | int:
-        """Return k: c becomes c - k theta when a becomes a + theta."""
-        return 1 + self.gradient - self.weight
-
-    def offset(self, role: str, b: Fraction, g: Fraction) -> Fraction:
-        """Return e - c."""
-        spectral_norm = HALF if self.spectral and role != Role.VECTOR else ZERO
-        return self.gradient * g + self.weight * b + spectral_norm
-
-    def reach(self, role: str, alignment: Fraction) -> Fraction:
-        """Return the largest alignment of an update, bounded by 1/2 if it is spectral."""
-        if self.spectral and role == Role.HIDDEN:
-            return min(alignment, HALF)
-        return alignment
-
-
 _SIGN = UpdateLaw()
+_ORTHOGONAL = UpdateLaw(spectral=True)
 OPTIMIZERS: dict[str, UpdateLaw] = {
     "sgd": UpdateLaw(gradient=1),
     "adam": _SIGN,
     "adamw": _SIGN,
     "sign": _SIGN,
     "adafactor": UpdateLaw(weight=1),
-    "muon": UpdateLaw(spectral=True),
+    "muon": _ORTHOGONAL,
+    # a second, slow average of gradients is added; entries are still of size lr
+    "ademamix": _SIGN,
+    # gradients are taken at an average of the weights; the steps are Adam's
+    "schedule-free": _SIGN,
+    # states are rounded to 8 bits, with a relative error that does not depend on the width
+    "adam8bit": _SIGN,
+    # the rows of U V^T get equal norms, and the whole gets the norm that it had
+    "normuon": _ORTHOGONAL,
+    "dion": DION,
+    "soap": soap(),
+    "shampoo": shampoo(),
 }
 
 
@@ -124,10 +84,20 @@ OPTIMIZERS: dict[str, UpdateLaw] = {
 LawInput: TypeAlias = Annotated[str | UpdateLaw, UserInput]
 
 
+def has_law(name: str) -> bool:
+    """Return whether this is the name of an update law."""
+    return name.lower() in OPTIMIZERS or name.lower() in VARIANTS
+
+
 def update_law(optimizer: LawInput) -> UpdateLaw:
-    """Return the update law of the optimizer with this name; a law is returned as it is."""
+    """Return the update law of the optimizer with this name; a law is returned as it is.
+
+    Variants of SOAP and Shampoo have names such as "shampoo-1/2-in-blocked" (`matrix_laws`).
+    """
     if isinstance(optimizer, UpdateLaw):
         return optimizer
+    if isinstance(optimizer, str) and optimizer.lower() in VARIANTS:
+        return VARIANTS[optimizer.lower()]
     return OPTIMIZERS[one_of(optimizer, OPTIMIZERS, "optimizer")]
 
 

@@ -35,6 +35,7 @@ SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 OF_TORCH = frozenset(vars(nn.Module()))  # registries; their contents are compared instead
 DEEPEST = 3  # levels of nested attributes
 NONE: frozenset[int] = frozenset()
+RECORDERS = ("orderone.observe.", "orderone.measure.")  # modules with the hooks of a probe
 
 
 def must_be_alike(models: Sequence[nn.Module]) -> None:
@@ -120,11 +121,15 @@ def description(model: nn.Module) -> dict[str, str]:
 
 
 def _hooks(module: nn.Module) -> Iterator[tuple[str, object]]:
+    """Yield the hooks, without those of a probe, which change nothing."""
     hooks = (
         *forward_hook_registry(module).values(),
         *forward_pre_hook_registry(module).values(),
     )
-    for number, hook in enumerate(hooks):
+    others = [
+        hook for hook in hooks if not str(getattr(hook, "__module__", "")).startswith(RECORDERS)
+    ]
+    for number, hook in enumerate(others):
         yield f"hook {number}", hook
 
 

@@ -208,7 +208,7 @@ def _law(name: str, members: Sequence[MemberSettings]) -> Update:
     first = members[0].settings
     for member in members:
         for key, value in law.refused.items():
-            if member.settings.get(key, value) not in (value, "original"):
+            if member.settings.get(key, value) != value:
                 raise NotStackable(
                     f"{name}: a stack supports {kind.__name__} only with {key}={value!r}, got"
                     f" {member.settings[key]!r}",
