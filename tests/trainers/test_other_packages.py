@@ -30,7 +30,8 @@ def test_trl(tmp_path):
     from transformers import PreTrainedTokenizerFast, PrinterCallback
 
     class PlannedSFT(PlanTrainerMixin, trl.SFTTrainer):
-        pass
+        def _get_train_sampler(self, train_dataset=None):
+            return torch.utils.data.SequentialSampler(IDS.tolist())  # as `batch` does
 
     words = {str(number): number for number in range(64)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="0"))
@@ -59,7 +60,6 @@ def test_trl(tmp_path):
         ),
     )
     trainer.remove_callback(PrinterCallback)
-    trainer._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(IDS.tolist())
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     ours = o1.train(plan(), batch, STEPS, clip=1.0, device="cpu")
