@@ -1,5 +1,6 @@
 """`kill -9` at any moment, then the same command: no finished trial is lost or run twice."""
 
+import json
 import os
 import random
 import runpy
@@ -153,3 +154,17 @@ def test_sigterm_leaves_a_checkpoint_and_explains_how_to_continue(tmp_path, fini
     done = command.done()
     assert finished(command) == SEEDS - done
     assert max(command.batches().values()) == 1  # not a single step was repeated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["kills", "errors"])
+def test_a_hundred_faults_lose_nothing_and_change_nothing(tmp_path, mode):
+    words = [sys.executable, "-m", "support.kill_sweeps", mode, "100", str(tmp_path)]
+    result = subprocess.run(
+        words, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=3000
+    )
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert facts.pop("faults") == 100
+    assert facts.pop("sweeps") > 5
+    assert facts == {"lost": 0, "twice": 0, "different": 0, "raw": 0}
