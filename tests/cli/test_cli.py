@@ -150,9 +150,11 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path, start):
         str(tmp_path),
     ]  # more work than can finish before the interrupt
     process = start(words)
-    time.sleep(10)
+    while not any(tmp_path.rglob("*.lock")):  # held while the experiment is measured
+        assert process.poll() is None
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=200)
     assert process.returncode == 130
     last = errors.strip().splitlines()[-1]
     assert last.startswith("orderone: interrupted: 0 of ")
