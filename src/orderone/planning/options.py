@@ -370,7 +370,7 @@ class Request:
         self, optimizer: Algorithm, factors: Factors, role: Role, growth: Growth
     ) -> float:
         """Return the factor of weight decay for a model that grew, by the convention."""
-        return decay_factor(
+        by_convention = decay_factor(
             factors,
             optimizer.law,
             self.decay,
@@ -378,6 +378,7 @@ class Request:
             role=role,
             growth=growth,
         )
+        return by_convention * factors.weight_decay
 
     def horizon_factors(
         self, optimizer: Algorithm, role: Role, trained: bool
