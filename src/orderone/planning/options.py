@@ -119,7 +119,7 @@ class PlanOptions:
             raise InputError(message + pair_remedy(model), "wrong-type", argument="model")
         optimizer = algorithm(self.optimizer)
         check_model(model, optimizer)
-        recipe = find_composition(self.rule) or Composition(_rule_name(self.rule), self.rule)
+        recipe = _read_rule(self.rule)
         depth = _chosen("depth", self.depth, recipe.depth, None)
         decay = _chosen("decay", self.decay, recipe.decay, INDEPENDENT)
         horizon = _chosen("horizon", self.horizon, recipe.horizon, SDE)
@@ -147,10 +147,14 @@ class PlanOptions:
         )
 
 
-def _rule_name(rule: Rule) -> str:
+def _read_rule(rule: Rule) -> Composition:
+    """Return a rule as a composition, perhaps of the rule alone."""
+    composed = find_composition(rule)
+    if composed is not None:
+        return composed
     if isinstance(rule, Parameterization):
-        return rule.name
-    return str(rule).lower()
+        return Composition(rule.name, rule)
+    return Composition(str(rule).lower(), str(rule))
 
 
 def _chosen(
