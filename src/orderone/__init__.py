@@ -7,7 +7,7 @@ check     `coord_check`: whether activations and updates stay of order one as th
           `probe`, `alignment`, `gradient_metrics`, `dropout_metrics`, `sample_network`;
           `noise_scale`: the critical batch size, from the noise of gradients
 transfer  `sweep`: tune many small models at once, and test whether the best settings transfer;
-          `train`, `log_grid`
+          `train`, `log_grid`, `multipliers`
 predict   `theory`, `rules`: exact width exponents, largest stable learning rates, kernels, limits;
           `empirical_ntk`, `empirical_nngp`, `linearize`: kernels of a model as it is;
           `kernel_from_module`: those of the same model at infinite width
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         Training,
         Transfer,
         log_grid,
+        multipliers,
         sweep,
         train,
     )
@@ -90,6 +91,7 @@ __all__ = [
     "lookup",
     "matrix",
     "measure",
+    "multipliers",
     "nn",
     "noise_scale",
     "optimizers",
@@ -115,6 +117,7 @@ _HOMES = {
         "Training",
         "Transfer",
         "log_grid",
+        "multipliers",
         "sweep",
         "train",
     ),

@@ -1,7 +1,7 @@
 """Trainings of one Llama by other trainers in two processes; spawn imports this file.
 
-Accelerate and Transformers use FSDP on accelerators only: `AcceleratorState` reads the plugin in the
-branch of MULTI_GPU and its like. `Sharded` sets what that branch sets. All the rest is their code.
+Accelerate and Transformers use FSDP on accelerators only: `AcceleratorState` reads the plugin in
+the branch of MULTI_GPU and its like. `Sharded` sets what that branch sets. The rest is their code.
 """
 
 import os

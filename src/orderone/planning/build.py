@@ -242,6 +242,11 @@ class Family:
             facts = forward_facts.collect(model, self.base, self.options.inputs)
         return relative.relative_plan(unwrap(model), self.base, self.request, facts)
 
+    def other_sizes(self, model: nn.Module) -> dict[str, set[tuple[int, int]]]:
+        """Return numbers of experts and ranks of adapters, in the base and in the model."""
+        inner = unwrap(model)
+        return relative.other_sizes(inner, self.base, self.request, self.facts)
+
 
 def family(model: nn.Module, base: nn.Module, **keywords: object) -> Family:
     """Return a maker of `plan(model, base=base, ...)` for many models of one architecture.

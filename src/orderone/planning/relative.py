@@ -70,6 +70,14 @@ def relative_plan(model: nn.Module, base: Base, request: Request, facts: Forward
     return _Comparison(model, base, request, facts).to_plan()
 
 
+def other_sizes(
+    model: nn.Module, base: Base, request: Request, facts: ForwardFacts
+) -> dict[str, set[Size]]:
+    """Return numbers of experts and ranks of adapters, in the base and in the model."""
+    comparison = _Comparison(model, base, request, facts)
+    return {"expert count": comparison.expert_counts, "rank": comparison.ranks}
+
+
 @dataclass(frozen=True)
 class _Comparison:
     model: nn.Module
@@ -262,6 +270,7 @@ class _Comparison:
         Its iterations are in real numbers, so that it takes no complex matrices.
         """
         is_matrix = structural_role == Role.HIDDEN and len(evidence.item.shape) == 2
+        is_matrix = is_matrix and not evidence.is_router
         is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()
         return record_for(self.request.algorithm, is_hidden, evidence.item.shape)
 
@@ -526,8 +535,8 @@ class _Comparison:
             if counterpart.depth != 1:
                 depths.append(counterpart.depth)
         others = [f"depth x{max(depths):.4g}"] if depths else []
-        others += self._more_of("rank", {part.rank for part in self.adapters.values()})
-        others += self._more_of("experts", self._numbers_of_experts())
+        others += self._more_of("rank", self.ranks)
+        others += self._more_of("experts", self.expert_counts)
         for name, (base, target) in self.request.horizon.sizes.items():
             if base != target:
                 others.append(f"{name} x{target / base:.4g}")
@@ -555,14 +564,18 @@ class _Comparison:
     @cached_property
     def _ranks(self) -> set[Size]:
         """Ranks of adapters that are nothing else: no other tensor has this size."""
-        ranks = {part.rank for part in self.adapters.values()}
         others: set[Size] = set()
         for evidence in self.tensors:
             if evidence.name not in self.adapters:
                 others.update(evidence.sizes)
-        return ranks - others
+        return self.ranks - others
 
-    def _numbers_of_experts(self) -> set[Size]:
+    @property
+    def ranks(self) -> set[Size]:
+        return {part.rank for part in self.adapters.values()}
+
+    @property
+    def expert_counts(self) -> set[Size]:
         parts = [evidence.expert for evidence in self.tensors]
         return {part.count for part in parts if part is not None}
 
