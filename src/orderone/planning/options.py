@@ -45,6 +45,7 @@ from orderone.rules.axes import (
     EXPERT_RULES,
     INDEPENDENT,
     RANK_RULES,
+    REPETITION_RULES,
     SQRT,
     Factors,
     Growth,
@@ -86,7 +87,8 @@ class PlanOptions:
     expert_rule: Name | None = (
         "mup"  # rule for the number of experts: a name of EXPERT_RULES, or None
     )
-    rank_rule: Name | None = "mup"  # rule for the rank of adapters: a name of RANK_RULES, or None
+    rank_rule: Name | None = "mup"  # rule for the rank of adapters
+    repetition_rule: Name | None = "mup"  # rule for the number of queries that share a key
     gauge: Name = "folded"  # "folded", "unit" or "paper"
     decay: Name = "independent"  # "proportional", "timescale", "sqrt" or "inverse-width"
     batch: PairInput | None = None  # batch sizes of base and target
@@ -135,6 +137,7 @@ class PlanOptions:
             depth=None if depth is None else one_of(depth, DEPTH_RULES, "depth"),
             expert_rule=_optional(self.expert_rule, EXPERT_RULES, "expert_rule"),
             rank_rule=_optional(self.rank_rule, RANK_RULES, "rank_rule"),
+            repetition_rule=_optional(self.repetition_rule, REPETITION_RULES, "repetition_rule"),
             gauge=one_of(self.gauge, GAUGES, "gauge"),
             decay=_read_decay(decay, optimizer),
             horizon=Horizon.read(
@@ -234,6 +237,7 @@ class Request:
     init: StartSetting = KEPT
     expert_rule: str | None = "mup"
     rank_rule: str | None = "mup"
+    repetition_rule: str | None = "mup"
     horizon: Horizon = NO_HORIZON
 
     def parameterization(self, law: str | UpdateLaw) -> Parameterization:

@@ -17,7 +17,7 @@ from orderone.rules.plugins import plugin, plugins
 from orderone.theory.exponents import Parameterization
 
 AxisInput: TypeAlias = Annotated[str | Axis, UserInput]
-RESERVED = ("width", "depth", "batch", "tokens", "experts", "rank")
+RESERVED = ("width", "depth", "batch", "tokens", "experts", "rank", "repetition")
 
 
 @dataclass(frozen=True)
