@@ -119,7 +119,9 @@ def tailored_slope(depth: Count, eta: Number = 0.9) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    return float(brentq(excess, 0.0, 1.0, xtol=1e-12))
+    slope = brentq(excess, 0.0, 1.0, xtol=1e-12)
+    assert isinstance(slope, float)
+    return slope
 
 
 def _solved(
