@@ -121,7 +121,7 @@ class PlanOptions:
             raise InputError(message + pair_remedy(model), "wrong-type", argument="model")
         optimizer = algorithm(self.optimizer)
         check_model(model, optimizer)
-        recipe = find_composition(self.rule) or Composition(_rule_name(self.rule), self.rule)
+        recipe = _read_rule(self.rule)
         depth = _chosen("depth", self.depth, recipe.depth, None)
         decay = _chosen("decay", self.decay, recipe.decay, INDEPENDENT)
         horizon = _chosen("horizon", self.horizon, recipe.horizon, SDE)
@@ -150,10 +150,14 @@ class PlanOptions:
         )
 
 
-def _rule_name(rule: Rule) -> str:
+def _read_rule(rule: Rule) -> Composition:
+    """Return a rule as a composition, perhaps of the rule alone."""
+    composed = find_composition(rule)
+    if composed is not None:
+        return composed
     if isinstance(rule, Parameterization):
-        return rule.name
-    return str(rule).lower()
+        return Composition(rule.name, rule)
+    return Composition(str(rule).lower(), str(rule))
 
 
 def _chosen(
@@ -374,7 +378,7 @@ class Request:
         self, optimizer: Algorithm, factors: Factors, role: Role, growth: Growth
     ) -> float:
         """Return the factor of weight decay for a model that grew, by the convention."""
-        return decay_factor(
+        by_convention = decay_factor(
             factors,
             optimizer.law,
             self.decay,
@@ -382,6 +386,7 @@ class Request:
             role=role,
             growth=growth,
         )
+        return by_convention * factors.weight_decay
 
     def horizon_factors(
         self, optimizer: Algorithm, role: Role, trained: bool

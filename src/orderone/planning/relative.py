@@ -438,9 +438,10 @@ class _Comparison:
 
     def _betas(self, draft: Draft, horizon: Factors) -> tuple[float, ...] | None:
         """Return the betas of a tensor; None if they are those of the base."""
-        if horizon.betas == (1.0, 1.0):
+        factors = (draft.factors * horizon).betas
+        if factors == (1.0, 1.0):
             return None
-        return scaled_betas(draft.algorithm, draft.algorithm.betas, horizon.betas)
+        return scaled_betas(draft.algorithm, draft.algorithm.betas, factors)
 
     def _origins(self, row: Row, subject: Subject, stages: "Stages") -> tuple[Origin, ...]:
         """Return the factors of a row by axis, adjustment and setting of the user."""
@@ -458,6 +459,7 @@ class _Comparison:
                     lr=after.lr / before.lr,
                     weight_decay=after.weight_decay / before.weight_decay,
                     eps=after.eps / before.eps,
+                    betas=_ratio(after.betas, before.betas),
                     multiplier=after.multiplier / before.multiplier,
                 )
             )
@@ -510,6 +512,7 @@ class _Comparison:
             lr=factors.lr,
             weight_decay=request.decay_factor(algorithm, factors, draft.role, growth),
             eps=eps / base_eps if base_eps else 1.0,
+            betas=factors.betas,
             multiplier=draft.multiplier,
         )
 
@@ -664,3 +667,7 @@ def _size(eps: Eps) -> float:
     if isinstance(eps, tuple):
         return eps[1]
     return eps or 0.0
+
+
+def _ratio(after: tuple[float, float], before: tuple[float, float]) -> tuple[float, float]:
+    return (after[0] / before[0], after[1] / before[1])

@@ -45,7 +45,8 @@ class Group:
         name = None if self.betas is None else record_named(self.optimizer).averages
         if name is None or self.betas is None:
             return {}
-        return {name: self.betas if len(self.betas) > 1 else self.betas[0]}
+        first, *others = self.betas
+        return {name: self.betas if others else first}
 
 
 @dataclass(frozen=True)
