@@ -3,8 +3,8 @@
     python benchmarks/update_laws.py
 
 Exponents of the width, 64 to 512, in a ReLU network: spectral norm and entries of the update of a
-hidden matrix, divided by the learning rate (`tests/support/update_slopes.py`). The first table is for
-one example, whose gradients have rank one; the second is for SOAP, whose law depends on the rank.
+hidden matrix, divided by the learning rate (`tests/support/update_slopes.py`). The first table is
+for one example, whose gradients have rank one; the second is for SOAP, whose law depends on it.
 Packages that are not installed are left out.
 """
 

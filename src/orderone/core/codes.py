@@ -130,9 +130,19 @@ PLAN = {
         " forward pass, or the block cannot be called on its own. Pass an example batch as inputs=;"
         " expert_rule=None leaves the number of experts out."
     ),
+    "repetition-without-law": (
+        "The rule 'gqa-mup' for grouped-query attention is known for Adam and sign updates only."
+        " repetition_rule='mup' is derived for every update law."
+    ),
     "rank-without-law": (
         "The rule for the rank of adapters is known for some optimizers and initializations only."
         " rank_rule='mup' is derived for every update law."
+    ),
+    "axis-not-found": (
+        "A check was asked for along an axis that the model, or the rule, does not have: the models"
+        " that build returns have no experts (or adapters), always the same number of them, or the"
+        " plan has no rule for them. Let build use its argument, and do not pass expert_rule=None"
+        " or rank_rule=None."
     ),
     "bottleneck-size": (
         "A matrix has a growing fan-in and a constant fan-out, and its output goes on into the"

@@ -47,6 +47,10 @@ from orderone.measure.observations import Observations, StudyResult
 from orderone.measure.optimizer_law import law_of
 from orderone.measure.recording import DEFAULT, QUANTITIES
 from orderone.measure.runs import (
+    EXPERT_COUNT,
+    RANK,
+    REPETITION,
+    WIDTH,
     Builder,
     Run,
     RunOptions,
@@ -77,6 +81,12 @@ from orderone.planning.options import OPTION_NAMES
 from orderone.planning.schedule import remedy, simulated_rates
 from orderone.seeding import preserved
 
+# axis -> argument of coord_check, option of plan
+RULES_OF_AXES = {
+    EXPERT_COUNT: ("experts", "expert_rule"),
+    RANK: ("ranks", "rank_rule"),
+    REPETITION: ("repetitions", "repetition_rule"),
+}
 PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in ("C", "Lambda"))
 
 
@@ -85,6 +95,9 @@ def coord_check(
     widths: SizesInput | None = None,
     *,
     depths: SizesInput | None = None,
+    experts: SizesInput | None = None,
+    ranks: SizesInput | None = None,
+    repetitions: SizesInput | None = None,
     batch_sizes: SizesInput | None = None,
     tokens: SizesInput | None = None,
     rule: RuleInput | None = None,
@@ -114,6 +127,10 @@ def coord_check(
         widths: At least two sizes; four or five are better.
         depths: Depths to pass to `build` instead of widths. Pass `depth="sqrt"` or `"completep"`
             as well.
+        experts: Numbers of experts to pass to `build` instead of widths.
+        ranks: Ranks of adapters (LoRA) to pass to `build` instead of widths.
+        repetitions: Numbers of queries that share a key (grouped-query attention) to pass to
+            `build` instead of widths.
         batch_sizes: Batch sizes to compare, for one model: `build` takes no arguments then. Every
             batch has as many samples as the largest size; smaller ones are parts of it, so that all
             sizes train on the same samples. `steps` counts those of the largest.
@@ -153,9 +170,20 @@ def coord_check(
     function(scheduler, "scheduler", "of the optimizer that returns a scheduler")
     function(progress, "progress", "of the finished runs, all runs and the current run")
     settings: dict[str, Any] = {"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options}
-    if batch_sizes is not None or (tokens is not None and widths is None and depths is None):
-        if widths is not None or depths is not None or (batch_sizes and tokens):
-            message = "batch_sizes: expected one axis; pass widths, depths, batch_sizes or tokens"
+    of_models = {
+        "widths": widths,
+        "depths": depths,
+        "experts": experts,
+        "ranks": ranks,
+        "repetitions": repetitions,
+    }
+    no_growth = all(values is None for values in of_models.values())
+    if batch_sizes is not None or (tokens is not None and no_growth):
+        if not no_growth or (batch_sizes and tokens):
+            message = (
+                f"batch_sizes: expected one axis; pass one of {', '.join(of_models)}, batch_sizes"
+                " or tokens"
+            )
             raise InputError(message, argument="batch_sizes")
         axis = TOKENS if batch_sizes is None else BATCH
         values = tokens if batch_sizes is None else batch_sizes
@@ -179,7 +207,7 @@ def coord_check(
             return study.run(progress)
     if tokens is not None:
         settings["tokens"] = tokens
-    axis, sizes = read_sizes(widths, depths)
+    axis, sizes = read_sizes(**of_models)
     with preserved():  # the check sets seeds
         seed_list = read_seeds(seeds)
         example = read_examples(batches, steps, batch_size, collate_fn)
@@ -262,6 +290,25 @@ class _Study:
         self.key: Callable[[str], str] = _shared_names(self.small, self.large)
         self.no_growth = shapes_of(self.small) == shapes_of(self.large)
         self.family = self._family()
+        if self.family is not None:
+            self._check_axis(self.family)
+
+    def _check_axis(self, family: Family) -> None:
+        """Raise an InputError if the model has no such axis, or no rule for it."""
+        if self.axis not in RULES_OF_AXES:
+            return
+        argument, option = RULES_OF_AXES[self.axis]
+        if getattr(family.request, option) is None:
+            message = f"{argument}: {option}=None has no rule for this axis; leave {option} out"
+            raise InputError(message, "axis-not-found", argument=argument)
+        found = family.other_sizes(self.large)[self.axis]
+        if not any(target == self.sizes[-1] and base != target for base, target in found):
+            sizes = ", ".join(f"{base} and {target}" for base, target in sorted(found)) or "none"
+            message = (
+                f"{argument}: expected the {self.axis} to be {self.sizes[-1]} in the model that"
+                f" build({self.sizes[-1]}) returns, and another one in the base; found {sizes}"
+            )
+            raise InputError(message, "axis-not-found", argument=argument)
 
     def _read_built(self, smallest: Built, largest: Built) -> None:
         """Read optimizer and plan from what `build` returned.
@@ -390,7 +437,7 @@ class _Study:
 
         Each is applied by one module alone, to enough tokens.
         """
-        if self.family is None or self.axis == "depth":
+        if self.family is None or self.axis != WIDTH:
             return []
         roles = {row.name: row.role for row in self.plans[self.sizes[-1]].rows}
         layers, _ = layers_of(model, roles)

@@ -29,8 +29,7 @@ from orderone.optimizers.record import (
 )
 from orderone.optimizers.update import Update
 from orderone.theory.exponents.laws import UpdateLaw
-from orderone.theory.exponents.matrix_laws import VARIANTS
-from orderone.theory.exponents.updates import OPTIMIZERS, update_law
+from orderone.theory.exponents.updates import OPTIMIZERS, has_law, update_law
 
 LAWS: dict[str, UpdateLaw] = {
     "adam": OPTIMIZERS["adam"],
@@ -172,7 +171,7 @@ def _checked_class(kind: object) -> type[Optimizer]:
 def _read_law(law: object) -> UpdateLaw:
     if isinstance(law, UpdateLaw):
         return law
-    if isinstance(law, str) and (law.lower() in OPTIMIZERS or law.lower() in VARIANTS):
+    if isinstance(law, str) and has_law(law):
         return update_law(law)
     return LAWS[one_of(law, (*LAWS, *OPTIMIZERS), "law")]
 

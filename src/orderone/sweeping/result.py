@@ -44,6 +44,23 @@ class Interrupted(KeyboardInterrupt):
         self.sweep = sweep
 
 
+class ClusterLost(RuntimeError):  # noqa: N818
+    """Raised if the Ray cluster does not answer any more; `sweep` has the finished trials.
+
+    The connection to the cluster is closed. With a store, the same call continues on a new cluster.
+    """
+
+    def __init__(self, reason: str, sweep: "Sweep"):
+        finished = sum(outcome.finished for outcome in sweep.outcomes.values())
+        text = f"{reason}; {finished} of {len(sweep.trials)} trials finished"
+        if sweep.store:
+            text += f" and are in {sweep.store}; run the same call on a new cluster to continue"
+        else:
+            text += "; nothing was saved to disk; pass store= to be able to continue"
+        super().__init__(text)
+        self.sweep = sweep
+
+
 @dataclass(frozen=True)
 class Sweep:
     """Trials and their outcomes by key; trials without an outcome were not run (interrupted)."""

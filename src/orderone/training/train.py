@@ -40,6 +40,7 @@ from orderone.training.settings import (
     Settings,
     cast_model,
     optional_count,
+    read_device,
     read_precision,
 )
 from orderone.training.sharded_checkpoint import ShardedCheckpoint, is_folder
@@ -135,7 +136,7 @@ def train(
     _check(subject, optimizer, strategy)
     with ExitStack() as stack:
         # before anything starts CUDA
-        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        chosen = torch.device(read_device(device))
         stack.enter_context(deterministic_kernels(bool(deterministic), chosen))
         world = stack.enter_context(join_world(strategy, device))
         stack.enter_context(preserved())
@@ -315,6 +316,14 @@ def _check(model: object, optimizer: UserOptimizer, strategy: Name | None) -> No
             "optimizer: a plain nn.Module needs one; pass optimizer=..., or a plan (o1.plan(...))"
             " instead of the module",
             "train-needs-optimizer",
+            argument="optimizer",
+        )
+    if isinstance(optimizer, (str, type)):
+        raise InputError(
+            f"optimizer: expected an optimizer of the model's parameters, got {optimizer!r};"
+            " pass torch.optim.AdamW(model.parameters()), or a plan: o1.plan(model, base=...,"
+            " optimizer=...)",
+            "wrong-type",
             argument="optimizer",
         )
     if isinstance(optimizer, Optimizer):

@@ -243,7 +243,7 @@ def _common_excess(
     for line in lines:
         if line.quantity == Quantity.UPDATE:
             updates.append(line.exponent - line.predicted)
-    if not updates or study.axis == "depth":
+    if not updates or not study.in_width:
         return
     excess = common_part(updates) + expectations.clipped_gradients()
     verdict = Verdict.PASS

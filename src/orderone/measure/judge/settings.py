@@ -253,7 +253,7 @@ class SettingsJudge:
         sizes = self._settings("eps").get(name, {})
         if record_named(row.optimizer).update_law.gradient or not sizes or not all(sizes.values()):
             return
-        if name in self.vanishing or self.study.axis == "depth":
+        if name in self.vanishing or not self.study.in_width:
             return
         largest = max(sizes)
         gradient = self._gradient_at(name, largest)
@@ -298,8 +298,8 @@ class SettingsJudge:
         assert study.family is not None
         if not study.has_user_optimizer:
             return False
-        if study.axis == "depth":
-            return True  # multipliers of residual branches are not read
+        if not study.in_width:
+            return True  # multipliers of branches, experts and adapters are not read
         facts = study.family.facts
         if facts.pair is None or any(code_of(f) == "constant-not-read" for f in facts.findings):
             return True

@@ -30,7 +30,15 @@ from orderone.measure.judge.thresholds import BOUNDARY, FADES, LEAST_GROWTH, NEX
 from orderone.observe.quantities import Quantity
 
 # axis -> symbol of the size
-SYMBOLS = {"width": "n", "depth": "L", "batch size": "B", "token count": "D"}
+SYMBOLS = {
+    "width": "n",
+    "depth": "L",
+    "expert count": "M",
+    "rank": "r",
+    "repetition": "R",
+    "batch size": "B",
+    "token count": "D",
+}
 UNKNOWN = math.nan
 
 

@@ -23,7 +23,7 @@ from orderone.core.errors import InputError, one_of
 from orderone.core.roles import ROLES, Role
 from orderone.observe.inventory import Item, Layout
 from orderone.planning.counterparts import stack_of
-from orderone.planning.roles.experts import ExpertPart, Size
+from orderone.planning.roles.experts import EXPERT_PART, ROUTER, ExpertPart, Size
 from orderone.planning.roles.vocabulary import (
     ATTENTION,
     ATTENTION_PARTS,
@@ -164,13 +164,22 @@ class Evidence:
         return self.kinds.get("matrix")
 
     @property
+    def is_router(self) -> bool:
+        """Whether it is the router of a mixture of experts: its outputs are not a width."""
+        return self.expert is not None and self.expert.kind == ROUTER
+
+    @property
     def is_stack(self) -> bool:
         """Whether it holds one matrix for each expert, along its first axis.
 
-        The matrices of experts lead from one width to another, so they are hidden. The name has to
-        say that there are experts: the heads of attention look alike in a forward pass.
+        The matrices of experts lead from one width to another, so they are hidden. A router beside
+        them, or the name, has to say that there are experts: the heads of attention look alike in
+        a forward pass.
         """
-        if len(self.item.shape) != 3 or not self.hints.expert:
+        has_experts = self.hints.expert
+        if self.expert is not None:
+            has_experts = self.expert.kind == EXPERT_PART and self.expert.axis == 0
+        if len(self.item.shape) != 3 or not has_experts:
             return False
         if self.override not in (None, Role.HIDDEN):
             return False
@@ -377,11 +386,8 @@ class Widths:
         layout = evidence.only_matrix
         if layout is None:
             return Growth()
-        fan_out = layout.fan_out
-        if evidence.is_stack:
-            fan_out = tuple(axis for axis in fan_out if axis != 0)
         fan_in = self.ratio(evidence.over(layout.fan_in))
-        return Growth(fan_in, self.ratio(evidence.over(fan_out)))
+        return Growth(fan_in, self.ratio(evidence.over(layout.fan_out)))
 
     def ratio(self, sizes: Iterable[Size]) -> float:
         """Return the growth of the widths among these sizes, multiplied together."""

@@ -7,7 +7,7 @@ With gap g = 1 - rho, one layer is, to the printed orders of S3 (4.16),
     noise, order n^{-1/2}    2 sqrt(2) g - 56 / (15 pi) g^{3/2}
 
 Erratum S3.6: the first omitted terms are 9 sqrt(2) / (1680 pi) g^{7/2}, -g^3 / n and, in the noise,
-of order g^2. With c = 2 sqrt(2) / (3 pi), q = l^2 g at infinite width and layer l = t n obeys (4.6):
+of order g^2. With c = 2 sqrt(2) / (3 pi), q = l^2 g at infinite width, layer l = t n, obeys (4.6):
 
     dq = (2 q - c q^{3/2}) / t dt,       so       1 / sqrt(q) = c/2 + (1 / sqrt(q_0) - c/2) t_0 / t
 
