@@ -151,6 +151,13 @@ def test_the_law_may_have_a_name():
     assert o1.plan(mlp(WIDE), base=mlp(NARROW), optimizer=Preconditioned)["2.weight"].lr == LR
 
 
+def test_a_law_without_a_class_of_torch_asks_for_the_class():
+    for name in ("soap", "shampoo-1/2-in"):
+        with refuses("unknown-name", argument="optimizer") as caught:
+            o1.plan(mlp(WIDE), base=mlp(NARROW), optimizer=name)
+        assert f"register(Class, law={name!r})" in str(caught.value)
+
+
 def test_bad_registrations():
     with refuses("unknown-name", argument="law"):
         register(Preconditioned, "soup")

@@ -1,5 +1,6 @@
 """Muon: conventions of its learning rate, and stacks of experts."""
 
+import json
 import math
 from functools import partial
 from typing import Any
@@ -211,9 +212,11 @@ def test_the_convention_is_saved_with_the_plan(tmp_path):
     plan.save(tmp_path / "plan.json")
     loaded = o1.Plan.load(tmp_path / "plan.json")
     groups = loaded.param_groups(mlp(64))
-    assert [group.get("adjust_lr_fn") for group in groups if "hidden" in group["name"]] == [
-        "match_rms_adamw"
-    ]
+    hidden = [group for group in groups if group["name"] == "hidden"]
+    assert [group["adjust_lr_fn"] for group in hidden] == ["match_rms_adamw"]
+    exported = json.loads(str(plan.export("json")))["groups"]
+    conventions = {group["optimizer"]: group.get("adjust_lr_fn") for group in exported}
+    assert conventions == {"muon": "match_rms_adamw", "adamw": None}
 
 
 def test_another_convention_than_the_plans_is_refused():

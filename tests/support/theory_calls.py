@@ -134,7 +134,7 @@ POOLS: dict[str, list[Any]] = {
     "V": KERNELS,
     "K": KERNELS,
     "blocks": ["A", "M", "AM", "", "AMAM"],
-    "optimizer": ["sgd", "adam", "adamw", "muon", "adafactor", "sign"],
+    "optimizer": ["sgd", "adam", "adamw", "muon", "adafactor", "sign", "soap", "shampoo-1/2"],
     "alignment": ["full", "no", {"omega": 1}, {"hidden": {"alpha": 1}}],
     "strategy": ["standard", "neural-tangent", "hybrid", "maximal-update", "s=1/4"],
     "C": [None, {"Q": 2.0, "K": 0.5}, {"QKVU": 1e3}, {"PE": 0}, {"nothing": 1}],

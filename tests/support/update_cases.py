@@ -48,7 +48,7 @@ class Case:
 
 
 def _blocked_shampoo(**options: Any) -> dict[str, Any]:
-    """Return the options of ScalableShampoo without grafting, warm-up and merging of sides."""
+    """Return options of ScalableShampoo: by default without grafting, warm-up and merging."""
     return {
         "betas": (0.0, 0.9),
         "start_preconditioning_step": 1,
@@ -92,6 +92,8 @@ CASES = (
     Case("pytorch_optimizer", "Shampoo", "shampoo", {"matrix_eps": 1e-12}),
     Case(*_SHAMPOO, "shampoo", _blocked_shampoo()),
     Case(*_SHAMPOO, "shampoo-blocked", _blocked_shampoo(block_size=16), remark="blocks of 16"),
+    Case(*_SHAMPOO, "sgd", _blocked_shampoo(graft_type=1), remark="grafted on SGD"),
+    Case(*_SHAMPOO, "adam", _blocked_shampoo(graft_type=3), remark="grafted on RMSProp"),
     Case(
         *_SHAMPOO,
         "shampoo-1/2",

@@ -130,6 +130,10 @@ PLAN = {
         " forward pass, or the block cannot be called on its own. Pass an example batch as inputs=;"
         " expert_rule=None leaves the number of experts out."
     ),
+    "repetition-without-law": (
+        "The rule 'gqa-mup' for grouped-query attention is known for Adam and sign updates only."
+        " repetition_rule='mup' is derived for every update law."
+    ),
     "rank-without-law": (
         "The rule for the rank of adapters is known for some optimizers and initializations only."
         " rank_rule='mup' is derived for every update law."

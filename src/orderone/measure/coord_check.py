@@ -49,6 +49,7 @@ from orderone.measure.recording import DEFAULT, QUANTITIES
 from orderone.measure.runs import (
     EXPERT_COUNT,
     RANK,
+    REPETITION,
     WIDTH,
     Builder,
     Run,
@@ -80,6 +81,12 @@ from orderone.planning.options import OPTION_NAMES
 from orderone.planning.schedule import remedy, simulated_rates
 from orderone.seeding import preserved
 
+# axis -> argument of coord_check, option of plan
+RULES_OF_AXES = {
+    EXPERT_COUNT: ("experts", "expert_rule"),
+    RANK: ("ranks", "rank_rule"),
+    REPETITION: ("repetitions", "repetition_rule"),
+}
 PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in ("C", "Lambda"))
 
 
@@ -90,6 +97,7 @@ def coord_check(
     depths: SizesInput | None = None,
     experts: SizesInput | None = None,
     ranks: SizesInput | None = None,
+    repetitions: SizesInput | None = None,
     batch_sizes: SizesInput | None = None,
     tokens: SizesInput | None = None,
     rule: RuleInput | None = None,
@@ -121,6 +129,8 @@ def coord_check(
             as well.
         experts: Numbers of experts to pass to `build` instead of widths.
         ranks: Ranks of adapters (LoRA) to pass to `build` instead of widths.
+        repetitions: Numbers of queries that share a key (grouped-query attention) to pass to
+            `build` instead of widths.
         batch_sizes: Batch sizes to compare, for one model: `build` takes no arguments then. Every
             batch has as many samples as the largest size; smaller ones are parts of it, so that all
             sizes train on the same samples. `steps` counts those of the largest.
@@ -160,7 +170,13 @@ def coord_check(
     function(scheduler, "scheduler", "of the optimizer that returns a scheduler")
     function(progress, "progress", "of the finished runs, all runs and the current run")
     settings: dict[str, Any] = {"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options}
-    of_models = {"widths": widths, "depths": depths, "experts": experts, "ranks": ranks}
+    of_models = {
+        "widths": widths,
+        "depths": depths,
+        "experts": experts,
+        "ranks": ranks,
+        "repetitions": repetitions,
+    }
     no_growth = all(values is None for values in of_models.values())
     if batch_sizes is not None or (tokens is not None and no_growth):
         if not no_growth or (batch_sizes and tokens):
@@ -279,11 +295,9 @@ class _Study:
 
     def _check_axis(self, family: Family) -> None:
         """Raise an InputError if the model has no such axis, or no rule for it."""
-        rules_of_axes = {EXPERT_COUNT: "expert_rule", RANK: "rank_rule"}
-        option = rules_of_axes.get(self.axis)
-        if option is None:
+        if self.axis not in RULES_OF_AXES:
             return
-        argument = "experts" if self.axis == EXPERT_COUNT else "ranks"
+        argument, option = RULES_OF_AXES[self.axis]
         if getattr(family.request, option) is None:
             message = f"{argument}: {option}=None has no rule for this axis; leave {option} out"
             raise InputError(message, "axis-not-found", argument=argument)

@@ -75,8 +75,15 @@ WIDTH = "width"
 DEPTH = "depth"
 EXPERT_COUNT = "expert count"
 RANK = "rank"
+REPETITION = "repetition"
 # argument of the user -> axis of the study
-AXES = {"widths": WIDTH, "depths": DEPTH, "experts": EXPERT_COUNT, "ranks": RANK}
+AXES = {
+    "widths": WIDTH,
+    "depths": DEPTH,
+    "experts": EXPERT_COUNT,
+    "ranks": RANK,
+    "repetitions": REPETITION,
+}
 
 
 def read_sizes(**arguments: SizesInput | None) -> tuple[str, list[int]]:

@@ -101,7 +101,7 @@ def algorithm(optimizer: object) -> Algorithm:
                 f" with this law, orderone.optimizers.register(Class, law={name!r}), and pass the"
                 " class"
             )
-            raise InputError(message, "unknown-update-law", argument="optimizer")
+            raise InputError(message, "unknown-name", argument="optimizer")
         return ALGORITHMS[one_of(name, ALGORITHMS, "optimizer")]
     record = nearest_record(optimizer)
     if record is None:

@@ -56,6 +56,7 @@ def plan(
     eps: EpsOption | None = None,
     expert_rule: Name | None = "mup",
     rank_rule: Name | None = "mup",
+    repetition_rule: Name | None = "mup",
     gauge: Name = "folded",
     decay: Name = "independent",
     batch: PairInput | None = None,
@@ -100,6 +101,8 @@ def plan(
             "jiang" (see docs/axes.md). None: experts and routers do not follow their number.
         rank_rule: Rule for another rank of adapters (LoRA): "mup" or "mua". None: they do not
             follow their rank.
+        repetition_rule: Rule for another number of queries per key (grouped-query attention): "mup"
+            or "gqa-mup". None: keys and values do not follow it.
         gauge: "folded" leaves the forward pass unchanged; "unit" and "paper" add multipliers as
             hooks.
         decay: How weight decay follows the size of the model. "independent" preserves lr *
@@ -147,6 +150,7 @@ def plan(
         eps=eps,
         expert_rule=expert_rule,
         rank_rule=rank_rule,
+        repetition_rule=repetition_rule,
         gauge=gauge,
         decay=decay,
         batch=batch,
@@ -243,7 +247,7 @@ class Family:
         return relative.relative_plan(unwrap(model), self.base, self.request, facts)
 
     def other_sizes(self, model: nn.Module) -> dict[str, set[tuple[int, int]]]:
-        """Return numbers of experts and ranks of adapters, in the base and in the model."""
+        """Return the sizes of `relative.other_sizes`, in the base and in the model."""
         inner = unwrap(model)
         return relative.other_sizes(inner, self.base, self.request, self.facts)
 

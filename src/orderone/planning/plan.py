@@ -175,7 +175,8 @@ class Row:
         setting = None if self.betas is None else record_named(self.optimizer).averages
         if setting is None or self.betas is None:
             return {}
-        return {setting: self.betas if len(self.betas) > 1 else self.betas[0]}
+        first, *others = self.betas
+        return {setting: self.betas if others else first}
 
     @property
     def rule_std(self) -> float:

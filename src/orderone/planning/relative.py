@@ -45,6 +45,7 @@ from orderone.planning.huggingface import other_numbers
 from orderone.planning.options import Request
 from orderone.planning.origins import Origin
 from orderone.planning.plan import Block, Plan, Row, in_groups
+from orderone.planning.repetition_factors import Repetition, repeated_keys, repetitions
 from orderone.planning.roles.adapters import AdapterPart, adapter_parts
 from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
 from orderone.planning.roles.experts import ExpertPart, Size, expert_parts, lists_of_experts
@@ -73,9 +74,13 @@ def relative_plan(model: nn.Module, base: Base, request: Request, facts: Forward
 def other_sizes(
     model: nn.Module, base: Base, request: Request, facts: ForwardFacts
 ) -> dict[str, set[Size]]:
-    """Return numbers of experts and ranks of adapters, in the base and in the model."""
+    """Return numbers of experts, ranks of adapters and repetitions of keys, in base and model."""
     comparison = _Comparison(model, base, request, facts)
-    return {"expert count": comparison.expert_counts, "rank": comparison.ranks}
+    return {
+        "expert count": comparison.expert_counts,
+        "rank": comparison.ranks,
+        "repetition": comparison.query_groups,
+    }
 
 
 @dataclass(frozen=True)
@@ -91,8 +96,11 @@ class _Comparison:
         drafts = self._drafts()
         subjects = self._subjects(drafts)
         request.check_settings(list(subjects.values()))
+        # widths of keys and values are those of the queries
+        drafts = repeated_keys(drafts, self.repetitions, replace(request, repetition_rule=None))
         start = started(drafts, subjects, request.init, facts, self.base, self.model)
-        normed = adjustments.weight_norm(start.drafts, self.model)
+        repeated = repeated_keys(start.drafts, self.repetitions, request)
+        normed = adjustments.weight_norm(repeated, self.model)
         adapted = adapters_of_other_rank(normed, self.adapters, facts, request)
         compensated = adjustments.forward_constants(adapted, facts, without=self.adapters)
         mixtures = mixtures_of_experts(compensated, facts, request.expert_rule)
@@ -114,6 +122,7 @@ class _Comparison:
         sizes = order_one_sizes(gauge.drafts, subjects, facts, self.base, self.model)
         stages: Stages = {
             "width": start.drafts,
+            "repetition": repeated,
             "weight norm": normed,
             "rank": adapted,
             "forward code": compensated,
@@ -235,6 +244,11 @@ class _Comparison:
     def adapters(self) -> dict[str, AdapterPart]:
         """Matrices of adapters, by name."""
         return adapter_parts(self.tensors)
+
+    @cached_property
+    def repetitions(self) -> dict[str, Repetition]:
+        """Repetitions of keys and values, by name."""
+        return repetitions(self.tensors)
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -424,9 +438,10 @@ class _Comparison:
 
     def _betas(self, draft: Draft, horizon: Factors) -> tuple[float, ...] | None:
         """Return the betas of a tensor; None if they are those of the base."""
-        if horizon.betas == (1.0, 1.0):
+        factors = (draft.factors * horizon).betas
+        if factors == (1.0, 1.0):
             return None
-        return scaled_betas(draft.algorithm, draft.algorithm.betas, horizon.betas)
+        return scaled_betas(draft.algorithm, draft.algorithm.betas, factors)
 
     def _origins(self, row: Row, subject: Subject, stages: "Stages") -> tuple[Origin, ...]:
         """Return the factors of a row by axis, adjustment and setting of the user."""
@@ -444,6 +459,7 @@ class _Comparison:
                     lr=after.lr / before.lr,
                     weight_decay=after.weight_decay / before.weight_decay,
                     eps=after.eps / before.eps,
+                    betas=_ratio(after.betas, before.betas),
                     multiplier=after.multiplier / before.multiplier,
                 )
             )
@@ -496,6 +512,7 @@ class _Comparison:
             lr=factors.lr,
             weight_decay=request.decay_factor(algorithm, factors, draft.role, growth),
             eps=eps / base_eps if base_eps else 1.0,
+            betas=factors.betas,
             multiplier=draft.multiplier,
         )
 
@@ -534,6 +551,7 @@ class _Comparison:
         others = [f"depth x{max(depths):.4g}"] if depths else []
         others += self._more_of("rank", self.ranks)
         others += self._more_of("experts", self.expert_counts)
+        others += self._more_of("queries per key", self.query_groups)
         for name, (base, target) in self.request.horizon.sizes.items():
             if base != target:
                 others.append(f"{name} x{target / base:.4g}")
@@ -566,6 +584,16 @@ class _Comparison:
             if evidence.name not in self.adapters:
                 others.update(evidence.sizes)
         return self.ranks - others
+
+    @property
+    def query_groups(self) -> set[Size]:
+        """Whole numbers of queries that share a key."""
+        groups: set[Size] = set()
+        for repetition in self.repetitions.values():
+            base, target = repetition.sizes
+            if base == int(base) and target == int(target):
+                groups.add((int(base), int(target)))
+        return groups
 
     @property
     def ranks(self) -> set[Size]:
@@ -639,3 +667,7 @@ def _size(eps: Eps) -> float:
     if isinstance(eps, tuple):
         return eps[1]
     return eps or 0.0
+
+
+def _ratio(after: tuple[float, float], before: tuple[float, float]) -> tuple[float, float]:
+    return (after[0] / before[0], after[1] / before[1])

@@ -17,7 +17,7 @@ from orderone.rules.plugins import plugin, plugins
 from orderone.theory.exponents import Parameterization
 
 AxisInput: TypeAlias = Annotated[str | Axis, UserInput]
-RESERVED = ("width", "depth", "batch", "tokens", "experts", "rank")
+RESERVED = ("width", "depth", "batch", "tokens", "experts", "rank", "repetition")
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,13 @@ def find_composition(rule: object) -> Composition | None:
     return None
 
 
-def _as_composition(rule: object) -> Composition:
+def _as_composition(rule: str | Parameterization | Composition) -> Composition:
     found = find_composition(rule)
     if found is not None:
         return found
     if isinstance(rule, Parameterization):
         return Composition(rule.name, rule)
+    assert not isinstance(rule, Composition)  # `find_composition` returns these
     known = table(rule)
     return Composition(known.name, known.name)
 

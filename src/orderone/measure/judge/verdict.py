@@ -35,6 +35,7 @@ SYMBOLS = {
     "depth": "L",
     "expert count": "M",
     "rank": "r",
+    "repetition": "R",
     "batch size": "B",
     "token count": "D",
 }
