@@ -104,7 +104,7 @@ class StartReport:
         for noun, several in (("tensors", self.sizes), ("outputs", self.outputs)):
             if not several:
                 continue
-            counts = dict.fromkeys(("fine", "small", "large"), 0)
+            counts: dict[str, int] = dict.fromkeys(("fine", "small", "large"), 0)
             for each in several:
                 counts[each.verdict] += 1
             words = [f"{number} {word}" for word, number in counts.items() if number]
