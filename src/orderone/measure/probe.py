@@ -92,7 +92,16 @@ def probe(
         names = (quantities,)
     chosen = tuple(Quantity(one_of(name, QUANTITIES, "quantity")) for name in names)
     wanted = _matcher(modules, model)
-    recording = Probe(model, optimizer, batch, chosen, wanted, count(every, "every"), provenance)
+    period = count(every, "every")
+    recording = Probe(
+        model,
+        optimizer,
+        batch,
+        chosen,
+        wanted,
+        lambda quantity, step: step % period == 0,
+        provenance,
+    )
     with recording.watch():
         yield recording
 
