@@ -3,8 +3,8 @@
     python benchmarks/empirical_ntk.py
 
 By hand means vmap over examples of jacrev, and one product of Jacobians per parameter. Each
-measurement has a process of its own, on one core; times are CPU seconds, the best of three calls after a first
-one, memory is the growth of the process.
+measurement has a process of its own, on one core; times are CPU seconds, the best of three calls
+after a first one; memory is the growth of the process.
 """
 
 import os

@@ -4,9 +4,10 @@ apply     `plan`: initial sizes and learning rates of a rule for any PyTorch mod
           without editing the model; `lookup`, `matrix` and `register` describe custom layers;
           `optimizers.register` makes your optimizer known
 check     `coord_check`: whether activations and updates stay of order one as the width grows;
-          `probe`, `alignment`, `gradient_metrics`, `dropout_metrics`, `sample_network`
+          `probe`, `alignment`, `gradient_metrics`, `dropout_metrics`, `sample_network`;
+          `noise_scale`: the critical batch size, from the noise of gradients
 transfer  `sweep`: tune many small models at once, and test whether the best settings transfer;
-          `train`, `log_grid`
+          `train`, `log_grid`, `multipliers`
 predict   `theory`, `rules`: exact width exponents, largest stable learning rates, kernels, limits;
           `empirical_ntk`, `empirical_nngp`, `linearize`: kernels of a model as it is;
           `kernel_from_module`: those of the same model at infinite width
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         coord_check,
         dropout_metrics,
         gradient_metrics,
+        noise_scale,
         probe,
         sample_network,
     )
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
         Training,
         Transfer,
         log_grid,
+        multipliers,
         sweep,
         train,
     )
@@ -88,7 +91,9 @@ __all__ = [
     "lookup",
     "matrix",
     "measure",
+    "multipliers",
     "nn",
+    "noise_scale",
     "optimizers",
     "plan",
     "planning",
@@ -112,6 +117,7 @@ _HOMES = {
         "Training",
         "Transfer",
         "log_grid",
+        "multipliers",
         "sweep",
         "train",
     ),
@@ -120,6 +126,7 @@ _HOMES = {
         "coord_check",
         "dropout_metrics",
         "gradient_metrics",
+        "noise_scale",
         "probe",
         "sample_network",
     ),

@@ -150,9 +150,11 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path, start):
         str(tmp_path),
     ]  # more work than can finish before the interrupt
     process = start(words)
-    time.sleep(10)
+    while not any(tmp_path.rglob("*.lock")):  # held while the experiment is measured
+        assert process.poll() is None
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=200)
     assert process.returncode == 130
     last = errors.strip().splitlines()[-1]
     assert last.startswith("orderone: interrupted: 0 of ")
@@ -243,6 +245,24 @@ def test_a_plan_with_rates_of_roles_and_patterns(config):
     outputs = rows["model.layers.7.self_attn.o_proj.weight"]
     assert (table["lr"], table["init_scale"]) == (1e-2, 0.5)
     assert queries["lr"] / outputs["lr"] == pytest.approx(1 / 3)
+
+
+def test_a_plan_for_another_batch_and_more_tokens(tmp_path, monkeypatch):
+    code = "from torch import nn\ndef net(width):\n    return nn.Linear(8, width)\n"
+    (tmp_path / "batch_net.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    words = ("plan", "--builder", "batch_net:net", "--size", "16", "--base", "8", "--json")
+    sizes = ("--batch", "64", "512", "--tokens", "2e8", "5e9")
+    plain = json.loads(orderone(*words).out)["rows"][0]
+    scaled = json.loads(orderone(*words, *sizes).out)["rows"][0]
+    assert scaled["lr"] / plain["lr"] == pytest.approx(0.32**0.5)
+    assert scaled["betas"] == pytest.approx([1 - 0.1 * 0.32, 1 - 0.001 * 0.32])
+    options = ("--horizon", "none", "--decay", "timescale")
+    unscaled = json.loads(orderone(*words, *sizes, *options).out)
+    assert unscaled["rows"][0]["betas"] is None
+    assert unscaled["rows"][0]["weight_decay"] == pytest.approx(0.01 * 0.32)
+    assert unscaled["settings"]["axes"]["tokens"] == [2e8, 5e9]
+    assert_refused(orderone(*words, *sizes[3:]), "horizon-needs-batch", "batch")
 
 
 def test_a_plan_as_json_and_as_a_file(config, tmp_path):

@@ -266,13 +266,13 @@ def test_a_process_can_be_interrupted(command, tmp_path, start):
     path = os.pathsep.join(os.path.abspath(p) for p in sys.path if p.endswith("src"))
     environment = os.environ | ({"PYTHONPATH": path} if path else {})
     process = start(words, env=environment)
-    deadline, store = time.monotonic() + 60, tmp_path / "runs.db"
+    deadline, store = time.monotonic() + 200, tmp_path / "runs.db"
     while time.monotonic() < deadline and not store.exists():
         time.sleep(0.05)
     while time.monotonic() < deadline and not len(Sweep.load(store).frame):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 130, err
     assert "trained now" in out
     assert "the same command" in err

@@ -274,9 +274,10 @@ def test_a_request_that_arrives_too_slowly_is_ended(explorer, monkeypatch):
     """Every byte restarts the time limit of a socket; the whole request has one too."""
     monkeypatch.setattr(server._Handler, "request_seconds", 0.3)
     with socket.create_connection((HOST, explorer.server_port), timeout=10) as client:
-        begin = time.monotonic()
         ended = False
+        sent = 0
         for byte in b"GET / HTTP/1.1\r\nHost: " + b"x" * 200:
+            sent += 1
             try:
                 client.send(bytes([byte]))
                 client.settimeout(0.05)
@@ -288,7 +289,7 @@ def test_a_request_that_arrives_too_slowly_is_ended(explorer, monkeypatch):
             if ended:
                 break
         assert ended
-        assert time.monotonic() - begin < 5
+        assert sent < 100  # bytes, one in 0.05 s
 
 
 def test_the_number_of_connections_is_limited(monkeypatch):
@@ -369,7 +370,7 @@ def test_ctrl_c_ends_the_explorer_without_a_traceback(command):
     port = int(line.rpartition(":")[2].split("/")[0])
     assert f"http://127.0.0.1:{port}/" in line
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors.strip()) == (0, "stopped")
     with socket.socket() as caller:
         assert caller.connect_ex((HOST, port)) != 0

@@ -1,7 +1,6 @@
 """Records are stored part by part, and only missing parts are measured."""
 
 import re
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -128,7 +127,7 @@ def test_parts_written_at_the_same_time_are_merged(tmp_path):
     assert set(kept.provenance()["parts"]) == set(names)
 
 
-def test_a_run_killed_while_it_measures_does_not_block_others(tmp_path):
+def test_a_run_killed_while_it_measures_does_not_block_others(tmp_path, start):
     """Others continue even though the lock file of the killed run still exists."""
     measured, place = [], tmp_path / "s0-made" / "small"
     place.mkdir(parents=True)
@@ -138,14 +137,12 @@ def test_a_run_killed_while_it_measures_does_not_block_others(tmp_path):
         " locked(Path(sys.argv[1])), locked(Path(sys.argv[2])): print('held', flush=True);"
         " time.sleep(60)"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, *map(str, locks)], stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline().strip() == b"held"
-        with locked(locks[0], wait=False) as ours:
-            assert not ours
-        holder.kill()
+    holder = start([sys.executable, "-c", hold, *map(str, locks)])
+    assert holder.stdout.readline().strip() == "held"
+    with locked(locks[0], wait=False) as ours:
+        assert not ours
+    holder.kill()
+    holder.wait()
     assert all(lock.exists() for lock in locks)
     reproduce(experiment(measured), folder=tmp_path)
     assert measured == ["first", "second part"]

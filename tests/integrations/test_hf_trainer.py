@@ -6,44 +6,16 @@ import pytest
 import torch
 from support import planned_models
 from support.errors import refuses
+from support.trainer_workers import ROWS, STEPS, Losses, Rows, batch
 from transformers import (
     PrinterCallback,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
-    TrainerCallback,
     TrainingArguments,
 )
 
 import orderone as o1
 from orderone.integrations.huggingface import PLAN_FILE, PlanTrainer, PlanTrainerMixin
-
-STEPS, ROWS = 10, 4
-IDS = torch.randint(64, (STEPS * ROWS, 16), generator=torch.Generator().manual_seed(1))
-LABELS = IDS.clone()
-LABELS[:, 0] = -100  # Trainer divides by the number of labels; no position predicts the first token
-
-
-class Rows(torch.utils.data.IterableDataset):
-    """Rows in order, so that both loops use the same batches."""
-
-    def __iter__(self):
-        return (
-            {"input_ids": row, "labels": labels} for row, labels in zip(IDS, LABELS, strict=True)
-        )
-
-
-class Losses(TrainerCallback):
-    def __init__(self):
-        self.values = []
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if logs and "loss" in logs:
-            self.values.append(logs["loss"])
-
-
-def batch(step, seed):
-    rows = slice(ROWS * step, ROWS * (step + 1))
-    return {"input_ids": IDS[rows], "labels": LABELS[rows]}
 
 
 def plan(name="llama", lr: Any = 3e-3):

@@ -6,7 +6,8 @@ import warnings
 import pytest
 import torch
 from support.errors import refuses
-from test_hf_trainer import IDS, LABELS, ROWS, STEPS, batch, plan
+from support.trainer_workers import STEPS, batch
+from test_hf_trainer import plan
 
 import orderone as o1
 
@@ -40,8 +41,7 @@ class Model(lightning.LightningModule):
 def batches(first=0):
     """Batches in order from `first`; Lightning begins again with the first of a loader."""
     steps = [(first + step) % STEPS for step in range(STEPS)]
-    rows = [slice(ROWS * step, ROWS * (step + 1)) for step in steps]
-    samples = [{"input_ids": IDS[part], "labels": LABELS[part]} for part in rows]
+    samples = [batch(step) for step in steps]
     return torch.utils.data.DataLoader(samples, batch_size=None)  # type: ignore[arg-type]
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 from support.errors import refuses
-from test_hf_trainer import Rows, arguments, plan
+from support.trainer_workers import STEPS, Rows
+from test_hf_trainer import arguments, plan
 from torch import nn
 from transformers import PrinterCallback, Trainer, TrainerCallback
 
@@ -52,6 +53,7 @@ def test_sizes_are_logged_where_the_trainer_logs(tmp_path):
     )
     trainer.train()
     assert list(logged.sizes) == [1, 1 + EVERY, 1 + 2 * EVERY]
+    assert sum("loss" in entry for entry in trainer.state.log_history) == STEPS
     for number, sizes in enumerate(logged.sizes.values()):
         assert sizes[f"sizes/{MODULE}"] == pytest.approx(measured[EVERY * number] / measured[0])
     assert not module._forward_hooks or len(module._forward_hooks) == 1  # the probe's are removed

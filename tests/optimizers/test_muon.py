@@ -1,5 +1,6 @@
 """Muon: conventions of its learning rate, and stacks of experts."""
 
+import json
 import math
 from functools import partial
 from typing import Any
@@ -35,28 +36,40 @@ def mlp(width: int) -> nn.Module:
 
 
 class Experts(nn.Module):
-    """Four experts in two tensors of three dimensions, each with its share of every output."""
+    """Experts in two tensors of three dimensions."""
 
-    def __init__(self, width: int, count: int = 4):
+    def __init__(self, width: int, count: int):
         super().__init__()
         self.up = nn.Parameter(torch.randn(count, width, 2 * width) * width**-0.5)
         self.down = nn.Parameter(torch.randn(count, 2 * width, width) * (2 * width) ** -0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.relu(torch.bmm(x.expand(len(self.up), *x.shape), self.up))
-        return x + torch.bmm(hidden, self.down).mean(0)
+        return torch.bmm(hidden, self.down)
+
+
+class Routed(nn.Module):
+    def __init__(self, width: int, count: int):
+        super().__init__()
+        self.router = nn.Linear(width, count, bias=False)
+        self.experts = Experts(width, count)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.router(x).softmax(dim=-1)
+        return torch.einsum("be,ebw->bw", weights, self.experts(x))
 
 
 class Mixture(nn.Module):
     def __init__(self, width: int, count: int = 4):
         super().__init__()
         self.stem = nn.Linear(8, width)
-        self.experts = Experts(width, count)
+        self.moe = Routed(width, count)
         self.mix = nn.Conv1d(width, width, 3, padding=1)
         self.head = nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.experts(torch.relu(self.stem(x)))
+        h = torch.relu(self.stem(x))
+        h = h + self.moe(h)
         return self.head(h + self.mix(h.unsqueeze(-1)).squeeze(-1))
 
 
@@ -199,9 +212,11 @@ def test_the_convention_is_saved_with_the_plan(tmp_path):
     plan.save(tmp_path / "plan.json")
     loaded = o1.Plan.load(tmp_path / "plan.json")
     groups = loaded.param_groups(mlp(64))
-    assert [group.get("adjust_lr_fn") for group in groups if "hidden" in group["name"]] == [
-        "match_rms_adamw"
-    ]
+    hidden = [group for group in groups if group["name"] == "hidden"]
+    assert [group["adjust_lr_fn"] for group in hidden] == ["match_rms_adamw"]
+    exported = json.loads(str(plan.export("json")))["groups"]
+    conventions = {group["optimizer"]: group.get("adjust_lr_fn") for group in exported}
+    assert conventions == {"muon": "match_rms_adamw", "adamw": None}
 
 
 def test_another_convention_than_the_plans_is_refused():
@@ -250,14 +265,14 @@ def planned(width: int, base: int = 16, **options: Any) -> o1.Plan:
 def test_muon_takes_experts_and_leaves_convolutions():
     plan = planned(32)
     taken = {row.name for row in plan.rows if row.optimizer == "muon"}
-    assert taken == {"experts.up", "experts.down"}
+    assert taken == {"moe.experts.up", "moe.experts.down"}
     for name in taken:  # both dimensions grow alike: the rate of each expert stays
         assert plan[name].lr == pytest.approx(0.02)
     plan.apply()
     made: Any = plan.optimizer()
     assert type(made.parts["muon"]) is Muon
     with refuses("unknown-name", argument="lr"):  # no tensor is left for Muon
-        planned(32, overrides={"experts.*": "readout"})
+        planned(32, overrides={"moe.experts.*": "readout"})
 
 
 def test_more_experts_do_not_change_the_rate_of_one():
@@ -265,20 +280,34 @@ def test_more_experts_do_not_change_the_rate_of_one():
     plan = o1.plan(
         Mixture(16, 8), base=Mixture(16, 4), optimizer="muon", lr=0.02, inputs=batch()[0]
     )
-    assert plan["experts.up"].lr == pytest.approx(0.02)
-    assert plan["experts.down"].lr == pytest.approx(0.02)
+    assert plan["moe.experts.up"].lr == pytest.approx(0.02)
+    assert plan["moe.experts.down"].lr == pytest.approx(0.02)
 
 
 def test_experts_are_trained_and_every_one_is_orthogonalized():
     plan = planned(16)
-    before = plan.bound().state_dict()["experts.up"].clone()
+    before = plan.bound().state_dict()["moe.experts.up"].clone()
     trained = o1.train(plan, batch(), steps=1, device="cpu")
-    step = trained.model.state_dict()["experts.up"] - before * (1 - 0.02 * 0.1)
+    step = trained.model.state_dict()["moe.experts.up"] - before * (1 - 0.02 * 0.1)
     singular = torch.linalg.svdvals(step) / 0.02
     assert singular.shape == (4, 16)
     assert float(singular.max()) < 1.3
     assert float(singular.median()) > 0.3
     assert o1.train(planned(16), batch(), steps=20, device="cpu").losses[-1] < trained.losses[0]
+
+
+@pytest.mark.slow
+def test_a_check_of_experts_passes():
+    generator = torch.Generator().manual_seed(0)
+    batches: list[tuple[Tensor, Tensor]] = []
+    for _ in range(4):
+        inputs = torch.randn(32, 8, generator=generator)
+        batches.append((inputs, inputs[:, :3].argmax(dim=1)))
+    check = o1.coord_check(
+        Mixture, widths=[16, 32, 64, 128], batches=batches, steps=4, seeds=3,
+        lr={"muon": 0.02, "adamw": 3e-3}, optimizer="muon",
+    )  # fmt: skip
+    assert check.passed, str(check)
 
 
 def test_a_sweep_stacks_experts():

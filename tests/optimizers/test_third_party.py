@@ -130,6 +130,28 @@ def test_schedule_free_is_evaluated_with_its_average(package, name):
     assert {group["betas"] for group in trained.optimizer.param_groups} == {(0.8, 0.9)}
 
 
+def test_normuon_gets_groups_with_a_flag_and_follows_the_law_of_muon():
+    kind: Any = imported("pytorch_optimizer", "NorMuon")
+
+    class HiddenNorMuon(kind):
+        def __init__(self, params, lr=0.02, weight_decay=0.0):
+            groups = [{**group, "use_muon": True} for group in params]
+            super().__init__(groups, lr=lr, weight_decay=weight_decay)
+
+    factor = o1.optimizers.muon_factor
+    o1.optimizers.register(HiddenNorMuon, "normuon", rate_factor=factor, decoupled_decay=True)
+    check = checked(HiddenNorMuon, 1e-3)
+    assert check.passed, str(check)
+    o1.optimizers.register(HiddenNorMuon, "adam", decoupled_decay=True, hidden_only=True)
+    assert checked(HiddenNorMuon, 1e-3).count("FAIL")
+
+
+def test_a_check_with_fresh_batches_refutes_the_low_rank_law_of_soap():
+    kind = imported("pytorch_optimizer", "SOAP")
+    o1.optimizers.register(kind, "soap")
+    assert checked(kind, 1e-3).count("FAIL")
+
+
 # --- SOAP: the law needs fresh batches ------------------------------------------------------------
 
 

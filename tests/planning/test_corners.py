@@ -77,7 +77,7 @@ def test_more_experts_do_not_count_as_depth():
             layer = {"experts": nn.ModuleList(nn.Linear(16, 16) for _ in range(experts))}
             self.layers = nn.ModuleList([nn.ModuleDict(layer)])
 
-    plan = o1.plan(Experts(8), base=Experts(4))
+    plan = o1.plan(Experts(8), base=Experts(4), expert_rule=None)
     assert {row.depth for row in plan.rows} == {1.0}
 
 

@@ -21,7 +21,16 @@ import numpy as np
 import torch
 
 from orderone import rules, theory
-from orderone.theory import activations, exponents, gaussian, kernels, limits, meanfield
+from orderone.theory import (
+    activations,
+    exponents,
+    finite_width,
+    first_pass,
+    gaussian,
+    kernels,
+    limits,
+    meanfield,
+)
 from orderone.theory import transformer as tf
 
 LONGEST = 10.0  # seconds
@@ -125,7 +134,7 @@ POOLS: dict[str, list[Any]] = {
     "V": KERNELS,
     "K": KERNELS,
     "blocks": ["A", "M", "AM", "", "AMAM"],
-    "optimizer": ["sgd", "adam", "adamw", "muon", "adafactor", "sign"],
+    "optimizer": ["sgd", "adam", "adamw", "muon", "adafactor", "sign", "soap", "shampoo-1/2"],
     "alignment": ["full", "no", {"omega": 1}, {"hidden": {"alpha": 1}}],
     "strategy": ["standard", "neural-tangent", "hybrid", "maximal-update", "s=1/4"],
     "C": [None, {"Q": 2.0, "K": 0.5}, {"QKVU": 1e3}, {"PE": 0}, {"nothing": 1}],
@@ -167,6 +176,23 @@ POOLS: dict[str, list[Any]] = {
     "mask": [None, np.array([True, True]), np.array([[True, False], [True, True]])],
     "network": [theory.MeanField("tanh", 1.4, 0.1, 0.9), theory.MeanField("linear", 0.5, 0.1)],
     "r": [0.0, 1.0, -40.0, 40.0],
+    "F": KERNELS,
+    "widths": [[8, 16], [4], (3, 5, 7)],
+    "vocab": [2, 10, 1000],
+    "logit_var": [0.0, 1e-6, 1.0, 900.0],
+    "init": ["fan-in", "fan-out", "glorot"],
+    "u": [np.ones(3), np.linspace(-1, 1, 8)],
+    "gradient": [np.ones(3), np.linspace(-1, 1, 8)],
+    "attention": [None, np.tanh, [0.5, 0.5], lambda scores: scores],
+    "pairs": [[(0, 1), (0, 1)], [(0, 0)] * 4, [(1, 1)]],
+    "head_size": [None, 4],
+    "correlations": [np.eye(4), np.full((4, 4), 0.4) + 0.6 * np.eye(4)],
+    "plus": [1.0, 0.5],
+    "minus": [0.0, -0.5],
+    "weights": ["gaussian", "orthogonal"],
+    "placement": ["pre", "post"],
+    "points": [64, 128],
+    "step": [lambda x: np.ones((5, len(x))), np.sin],
 }
 
 
@@ -213,7 +239,8 @@ def _public(module: object) -> list[tuple[str, Callable[..., object]]]:
 
 def _subjects() -> list[tuple[str, Callable[..., object]]]:
     subjects: list[tuple[str, Callable[..., object]]] = []
-    for module in (theory, exponents, gaussian, kernels, limits, meanfield, tf, activations):
+    modules = (theory, exponents, gaussian, kernels, limits, meanfield, tf, activations)
+    for module in (*modules, first_pass, finite_width):
         subjects.extend(_public(module))
     subjects.extend([("mean field", _mean_field), ("transformer", _transformer)])
     subjects.extend([("network", _network), ("rules.custom", rules.custom)])

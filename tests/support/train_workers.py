@@ -129,12 +129,18 @@ def _resumed(strategy: str, folder: str) -> list[float]:
     return one(strategy, Path(folder) / f"{strategy}.safetensors").losses.tolist()
 
 
+def _resumed_from_folder(path: Path) -> list[float]:
+    stopped("fsdp", path)
+    return one("fsdp", path).losses.tolist()
+
+
 JOBS: dict[str, Callable[[str], Any]] = {
     "ddp": lambda folder: _both(one("ddp")),
     "fsdp": lambda folder: _both(one("fsdp")),
     "ddp, resumed": lambda folder: _resumed("ddp", folder),
     "fsdp, resumed": lambda folder: _resumed("fsdp", folder),
     "fsdp, for one": lambda folder: stopped("fsdp", Path(folder) / "for_one.safetensors"),
+    "fsdp, folder": lambda folder: _resumed_from_folder(Path(folder) / "sharded"),
     "odd rows": lambda folder: train(
         planned(), lambda step, seed: Toy().batch(step, seed)[0][:7], 2, device="cpu"
     ),

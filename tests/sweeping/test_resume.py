@@ -1,5 +1,6 @@
 """`kill -9` at any moment, then the same command: no finished trial is lost or run twice."""
 
+import json
 import os
 import random
 import runpy
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from orderone.sweeping.result import Sweep
 from orderone.sweeping.store import read_store
 from orderone.sweeping.sweep import sweep
 
+Begin = Callable[[list[str]], "subprocess.Popen[str]"]
 STEPS, SEEDS = 30, 6
 SCRIPT = f"""
 import sys, time
@@ -40,9 +43,13 @@ if __name__ == "__main__":
 
 
 class Command:
-    """The script, its store, and a log of every batch that was requested."""
+    """The script, its store, and a log of every batch that was requested.
 
-    def __init__(self, folder: Path, stacked: bool):
+    `begin` starts a process that does not outlive its test.
+    """
+
+    def __init__(self, folder: Path, stacked: bool, begin: Begin):
+        self.begin = begin
         self.store, self.log = folder / "runs.db", folder / "log"
         (folder / "script.py").write_text(SCRIPT)
         self.words = [
@@ -54,7 +61,7 @@ class Command:
         ]
 
     def start(self) -> "subprocess.Popen[str]":
-        return subprocess.Popen(self.words, stdout=subprocess.PIPE, text=True)
+        return self.begin(self.words)
 
     def done(self) -> int:
         return (
@@ -73,9 +80,7 @@ class Command:
 
 def kill(process: "subprocess.Popen[str]") -> None:
     os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
+    process.communicate()
 
 
 @pytest.fixture
@@ -93,10 +98,10 @@ def finished(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "stacked", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["alone", "stacked"]
 )
-def test_killed_in_the_middle_and_started_again(tmp_path, finished, stacked):
-    command = Command(tmp_path, stacked)
+def test_killed_in_the_middle_and_started_again(tmp_path, finished, stacked, start):
+    command = Command(tmp_path, stacked, start)
     process = command.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (command.half_run() and command.done() >= 2) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.01)
@@ -124,8 +129,8 @@ def test_killed_in_the_middle_and_started_again(tmp_path, finished, stacked):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
-def test_killed_at_random_moments(tmp_path, finished, stacked):
-    command, generator = Command(tmp_path, stacked), random.Random(0)
+def test_killed_at_random_moments(tmp_path, finished, stacked, start):
+    command, generator = Command(tmp_path, stacked, start), random.Random(0)
     for _ in range(12):
         process = command.start()
         before = command.done()
@@ -138,11 +143,9 @@ def test_killed_at_random_moments(tmp_path, finished, stacked):
 
 
 @pytest.mark.slow
-def test_sigterm_leaves_a_checkpoint_and_explains_how_to_continue(tmp_path, finished):
-    command = Command(tmp_path, stacked=False)
-    process = subprocess.Popen(
-        command.words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def test_sigterm_leaves_a_checkpoint_and_explains_how_to_continue(tmp_path, finished, start):
+    command = Command(tmp_path, False, start)
+    process = command.start()
     while not command.done():
         assert process.poll() is None
         time.sleep(0.01)
@@ -153,3 +156,17 @@ def test_sigterm_leaves_a_checkpoint_and_explains_how_to_continue(tmp_path, fini
     done = command.done()
     assert finished(command) == SEEDS - done
     assert max(command.batches().values()) == 1  # not a single step was repeated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["kills", "errors"])
+def test_a_hundred_faults_lose_nothing_and_change_nothing(tmp_path, mode):
+    words = [sys.executable, "-m", "support.kill_sweeps", mode, "100", str(tmp_path)]
+    result = subprocess.run(
+        words, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=3000
+    )
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert facts.pop("faults") == 100
+    assert facts.pop("sweeps") > 5
+    assert facts == {"lost": 0, "twice": 0, "different": 0, "raw": 0}

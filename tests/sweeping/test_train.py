@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -451,3 +452,45 @@ def test_a_killed_training_leaves_its_last_checkpoint(tmp_path):
     path = tmp_path / "run.safetensors"
     broken(None, path)
     assert one(None, path).losses.tolist() == one(None).losses.tolist()
+
+
+# --- folders of checkpoints -----------------------------------------------------------------------
+
+
+def test_a_folder_of_shards_continues_with_any_number_of_processes(parallel, tmp_path):
+    folder, results = parallel
+    whole = one(None).losses.tolist()
+    assert results["fsdp, folder"] == pytest.approx(whole, rel=1e-4)
+    last = folder / "sharded" / f"step-{STEPS}"
+    assert len(list(last.glob("shard-*.safetensors"))) == PROCESSES
+    for path in last.parent.iterdir():
+        if path != last:
+            shutil.copytree(path, tmp_path / "run" / path.name)
+    assert one(None, tmp_path / "run").losses.tolist() == pytest.approx(whole, rel=1e-4)
+
+
+def test_a_folder_in_one_process(tmp_path):
+    path = tmp_path / "run"
+    broken(None, path)
+    complete = sorted(folder.name for folder in path.iterdir())
+    assert complete == ["step-4", "step-5"]
+    (path / "step-8").mkdir()  # as if killed while it was written
+    assert one(None, path).losses.tolist() == one(None).losses.tolist()
+    assert sorted(folder.name for folder in path.iterdir()) == ["step-12", "step-5"]
+    with refuses("checkpoint-of-other-training", argument="checkpoint"):
+        one(None, path, steps=20)
+    record = path / "step-12" / "record.json"
+    record.write_text("{}")
+    with refuses("not-a-checkpoint", argument="checkpoint"):
+        one(None, path)
+
+
+def test_a_folder_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("orderone.training.sharded_checkpoint._write_record", full)
+    with pytest.warns(UserWarning, match="checkpoint-not-written"):
+        run = one(None, tmp_path / "run")
+    assert len(run.losses) == STEPS
+    assert not list((tmp_path / "run").iterdir())

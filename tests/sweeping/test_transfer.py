@@ -560,7 +560,7 @@ def test_a_study_in_a_notebook_is_escaped_and_its_repr_is_short():
     html = t._repr_html_()
     assert "&lt;b&gt;mine&lt;/b&gt;" in html
     assert "<b>mine" not in html
-    assert html.count("<table>") == 2
+    assert html.count("<table>") == 3
     assert "color" not in html  # the theme of the notebook decides
     assert "\n" not in repr(t)
     assert len(repr(t)) < 300

@@ -181,7 +181,7 @@ def sweep(
         json: Print JSON instead of tables.
     """
     from orderone.cli.tasks import DataOptions
-    from orderone.sweeping.result import Interrupted
+    from orderone.sweeping.result import ClusterLost, Interrupted
 
     check_files({"html": html, "png": png})
     axes: dict[str, Any] = {"lr": read_values(lr, "lr"), "seed": _seeds(first_seed, seeds)}
@@ -240,6 +240,11 @@ def sweep(
         message = interrupted.args[0].replace("the same call", "the same command")
         print(f"orderone: {message}", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    except ClusterLost as lost:
+        show_sweep(lost.sweep, None, None, json)
+        message = lost.args[0].replace("the same call", "the same command")
+        print(f"orderone: {message}", file=sys.stderr)
+        sys.exit(INCONCLUSIVE)
     _all_failed(result)
     study = None
     if any(len(values) > 1 for values in sizes.values()):

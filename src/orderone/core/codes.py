@@ -105,6 +105,45 @@ PLAN = {
         "The initial sizes of the target are computed from those of the base, and this base has"
         " been trained. Build a new base with the same code."
     ),
+    "adapter-not-read": (
+        "Base and model have adapters (LoRA) of different rank. Their learning rates depend on the"
+        " multiplier of the adapter (alpha / r, alpha / sqrt(r)), which is read from a forward pass"
+        " of both models, and it was not. Pass an example batch as inputs=, with base and model on"
+        " one device. rank_rule=None leaves the rank out: adapters have the settings of the base."
+    ),
+    "adapter-not-zero": (
+        "Both matrices of an adapter start away from zero, as in PiSSA and OLoRA, or because it was"
+        " trained. Their product is then part of the pretrained model, and a plan that sets other"
+        " initial sizes would change the model. Start with one of them at zero (the default of"
+        " peft), or use rank_rule=None and the learning rates without apply."
+    ),
+    "expert-tokens": (
+        "The number of experts grew by another ratio than the number of active ones, so that every"
+        " expert sees fewer (or more) tokens in a step. For the experts this is another batch size."
+        " The plan keeps updates of order one, but the best learning rate may move. The published"
+        " rules keep the fraction of active experts fixed."
+    ),
+    "experts-not-read": (
+        "Base and model have different numbers of experts. The factors depend on the number of"
+        " active experts and on how their weights add up (to one, or to the fraction of active"
+        " experts). The plan measures both by calling the block, and it could not: there was no"
+        " forward pass, or the block cannot be called on its own. Pass an example batch as inputs=;"
+        " expert_rule=None leaves the number of experts out."
+    ),
+    "repetition-without-law": (
+        "The rule 'gqa-mup' for grouped-query attention is known for Adam and sign updates only."
+        " repetition_rule='mup' is derived for every update law."
+    ),
+    "rank-without-law": (
+        "The rule for the rank of adapters is known for some optimizers and initializations only."
+        " rank_rule='mup' is derived for every update law."
+    ),
+    "axis-not-found": (
+        "A check was asked for along an axis that the model, or the rule, does not have: the models"
+        " that build returns have no experts (or adapters), always the same number of them, or the"
+        " plan has no rule for them. Let build use its argument, and do not pass expert_rule=None"
+        " or rank_rule=None."
+    ),
     "bottleneck-size": (
         "A matrix has a growing fan-in and a constant fan-out, and its output goes on into the"
         " network. The plan treats it as a readout. That is right for a bottleneck of constant"
@@ -312,6 +351,17 @@ PLAN = {
         " and a rule carries this to every width. Try init='fan-in' with a new sweep of learning"
         " rates; the page about choosing the start says what it was worth."
     ),
+    "outputs-too-small": (
+        "Activations of the model start far below order one, so the first updates change little of"
+        " what later layers receive. Usually matrices or tables start too small: try"
+        " init='fan-in' with a new sweep of learning rates. This is no fault of the rule."
+    ),
+    "outputs-too-large": (
+        "Activations, attention scores or logits of the model start far above order one. Large"
+        " scores attend to single tokens, and large logits start with a loss above that of equal"
+        " probabilities; both learn slowly at first. Use a smaller start for the tensors before"
+        " them (init=, init_scale=), or a norm. This is no fault of the rule."
+    ),
     "unknown-fan-in": (
         "A start needs the fan-in of every matrix, and nothing tells which axes of this tensor are"
         " summed over: its module type is unknown, and the forward pass was not traced. Pass an"
@@ -354,6 +404,21 @@ PLAN = {
     ),
 }
 CHECK = {
+    "training-too-short": (
+        "The momentum of Lion, Muon or SGD averages gradients over a number of steps that does not"
+        " follow the batch size. The rules for batch size and tokens hold where the training is"
+        " much longer than this average. Train the check for more steps."
+    ),
+    "axis-without-rule": (
+        "A check along the batch size or the tokens compares a training with the predictions of a"
+        " rule, and horizon=None is none. Pass horizon='sde' or 'power'."
+    ),
+    "noise-needs-passes": (
+        "The noise of gradients is the difference between gradients of different samples at the"
+        " same weights. It needs two backward passes or more between two steps (accumulated"
+        " gradients), each on other samples. orderone.noise_scale(model, batches) makes them. A"
+        " check along the batch size or the tokens needs other samples at every step, too."
+    ),
     "same-shapes": (
         "The function `build` returns models of the same shapes for every size, so there is nothing"
         " to compare. Make the model's layers depend on the argument of `build`."
@@ -733,6 +798,24 @@ SWEEP: dict[str, str] = {
     "needs-more-seeds": (
         "With one seed there is no estimate of the variation between seeds, so no interval and no"
         " verdict. Run two seeds or more, better three."
+    ),
+    "tokens-do-not-vary": (
+        "A forecast for another number of tokens needs trainings with three or more numbers of"
+        " tokens at the same size. Sweep the steps (space={'steps': [...]}), add a column tokens to"
+        " the table, or leave out tokens= for the number of tokens of the study."
+    ),
+    "loss-rises": (
+        "The loss at the best learning rate rises with the size, so no power law can be"
+        " extrapolated. Larger models should not be worse: check the model with o1.coord_check,"
+        " train longer, and look at the grid of learning rates."
+    ),
+    "needs-histories": (
+        "The loss curves of sizes can be compared only with the training losses of every step. A"
+        " sweep has them; for a table of your own, pass histories={key: losses} and a column key."
+    ),
+    "history-too-short": (
+        "Loss curves are compared in windows of a twentieth of the training, so a training needs"
+        " 20 steps or more."
     ),
     "optimum-outside-grid": (
         "The best learning rate of a size is at the end of the grid, or all its learning rates"

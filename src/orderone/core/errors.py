@@ -93,6 +93,15 @@ def one_of(value: object, known: Iterable[str], kind: str) -> str:
     raise InputError(message, "unknown-name", argument=kind)
 
 
+def switch(value: object, argument: str) -> bool:
+    """Return whether `value` is true; refuse values without a truth value, such as arrays."""
+    try:
+        return bool(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        message = f"{argument}: expected True or False, got {value!r:.60}"
+        raise InputError(message, "wrong-type", argument=argument) from error
+
+
 def instance(value: object, of: type[T], name: str, remedy: str) -> T:
     """Return `value` if it is an instance of `of`; otherwise raise an InputError."""
     if isinstance(value, of):

@@ -180,7 +180,9 @@ class SizesCallback(TrainerCallback):
             return
         values = self.monitor.read()
         if values:
+            should_log = control.should_log
             self._attached().log(values)
+            control.should_log = should_log  # `log` resets it, and the loss would not be logged
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -12,6 +12,7 @@ from orderone.measure.coord_check import coord_check
 from orderone.measure.dropout_metrics import dropout_metrics, variance_law
 from orderone.measure.fit import Fit, fit_exponent
 from orderone.measure.gradient_metrics import gradient_metrics
+from orderone.measure.noise_scale import NoiseScale, noise_scale
 from orderone.measure.probe import probe
 from orderone.measure.recording import Probe
 from orderone.measure.records import read, write
@@ -28,6 +29,7 @@ __all__ = [
     "Convergence",
     "Fit",
     "MeasuredAlignment",
+    "NoiseScale",
     "Probe",
     "alignment",
     "compare_with_limit",
@@ -36,6 +38,7 @@ __all__ = [
     "fit_exponent",
     "gradient_metrics",
     "kernels",
+    "noise_scale",
     "ode_rate",
     "probe",
     "read",

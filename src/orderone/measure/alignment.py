@@ -107,7 +107,7 @@ def alignment(
         plan_options: Further options of `plan`: weight_decay, depth, gauge, decay, overrides, ...
     """
     function(loss, "loss", "of output and target")
-    _, sizes = read_sizes(widths, None)
+    _, sizes = read_sizes(widths=widths)
     seed_list = read_seeds(seeds)
     study = _Study(
         builder=Builder(build, "width", base, seed_list[0]),

@@ -24,6 +24,7 @@ from orderone.loading.examples import read_examples
 from orderone.measure import records
 from orderone.measure.alignment_ratios import Layer, layers_of, observe
 from orderone.measure.check import Check
+from orderone.measure.horizon_check import BATCH, TOKENS, HorizonStudy, read_horizon_sizes
 from orderone.measure.inputs import (
     BaseInput,
     BatchesInput,
@@ -46,6 +47,10 @@ from orderone.measure.observations import Observations, StudyResult
 from orderone.measure.optimizer_law import law_of
 from orderone.measure.recording import DEFAULT, QUANTITIES
 from orderone.measure.runs import (
+    EXPERT_COUNT,
+    RANK,
+    REPETITION,
+    WIDTH,
     Builder,
     Run,
     RunOptions,
@@ -71,11 +76,17 @@ from orderone.observe.quantities import Quantity
 from orderone.optimizers.table import label_of
 from orderone.planning import BrokenRatios, Plan
 from orderone.planning.build import Family
-from orderone.planning.counterparts import stack_of
+from orderone.planning.counterparts import is_number, numbered, stack_of
 from orderone.planning.options import OPTION_NAMES
 from orderone.planning.schedule import remedy, simulated_rates
 from orderone.seeding import preserved
 
+# axis -> argument of coord_check, option of plan
+RULES_OF_AXES = {
+    EXPERT_COUNT: ("experts", "expert_rule"),
+    RANK: ("ranks", "rank_rule"),
+    REPETITION: ("repetitions", "repetition_rule"),
+}
 PLAN_OPTIONS = tuple(name for name in OPTION_NAMES if name not in ("C", "Lambda"))
 
 
@@ -84,6 +95,11 @@ def coord_check(
     widths: SizesInput | None = None,
     *,
     depths: SizesInput | None = None,
+    experts: SizesInput | None = None,
+    ranks: SizesInput | None = None,
+    repetitions: SizesInput | None = None,
+    batch_sizes: SizesInput | None = None,
+    tokens: SizesInput | None = None,
     rule: RuleInput | None = None,
     optimizer: OptimizerInput = "adamw",
     lr: RateInput | None = None,
@@ -111,6 +127,16 @@ def coord_check(
         widths: At least two sizes; four or five are better.
         depths: Depths to pass to `build` instead of widths. Pass `depth="sqrt"` or `"completep"`
             as well.
+        experts: Numbers of experts to pass to `build` instead of widths.
+        ranks: Ranks of adapters (LoRA) to pass to `build` instead of widths.
+        repetitions: Numbers of queries that share a key (grouped-query attention) to pass to
+            `build` instead of widths.
+        batch_sizes: Batch sizes to compare, for one model: `build` takes no arguments then. Every
+            batch has as many samples as the largest size; smaller ones are parts of it, so that all
+            sizes train on the same samples. `steps` counts those of the largest.
+        tokens: Amounts of training tokens to compare, for one model, with a batch of constant
+            size. `steps` counts those of the smallest. Beside another axis, this is the option of
+            `plan`: (base, target).
         rule, optimizer, lr: As in `plan`. The model is judged by the predictions of `rule`; the
             default is the rule of the plan that `build` returns, otherwise mup.
         batches: One batch (tensor, dict of keyword arguments, or pair of inputs and targets) for
@@ -143,14 +169,52 @@ def coord_check(
     function(loss, "loss", "of output and target")
     function(scheduler, "scheduler", "of the optimizer that returns a scheduler")
     function(progress, "progress", "of the finished runs, all runs and the current run")
-    axis, sizes = read_sizes(widths, depths)
+    settings: dict[str, Any] = {"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options}
+    of_models = {
+        "widths": widths,
+        "depths": depths,
+        "experts": experts,
+        "ranks": ranks,
+        "repetitions": repetitions,
+    }
+    no_growth = all(values is None for values in of_models.values())
+    if batch_sizes is not None or (tokens is not None and no_growth):
+        if not no_growth or (batch_sizes and tokens):
+            message = (
+                f"batch_sizes: expected one axis; pass one of {', '.join(of_models)}, batch_sizes"
+                " or tokens"
+            )
+            raise InputError(message, argument="batch_sizes")
+        axis = TOKENS if batch_sizes is None else BATCH
+        values = tokens if batch_sizes is None else batch_sizes
+        assert values is not None  # one of the two was passed
+        study = HorizonStudy(
+            axis=axis,
+            sizes=read_horizon_sizes(values, "batch_sizes" if axis == BATCH else "tokens", axis),
+            build=_checked_build(build),
+            base=None if base is None else count(base, "base"),
+            settings={**settings, "rule": "mup" if rule is None else rule},
+            data=batches,
+            batch_size=batch_size,
+            collate_fn=collate_fn,
+            loss=loss,
+            seeds=tuple(read_seeds(seeds)),
+            steps=steps,
+            scheduler=scheduler,
+            confidence=float(confidence),
+        )
+        with preserved():
+            return study.run(progress)
+    if tokens is not None:
+        settings["tokens"] = tokens
+    axis, sizes = read_sizes(**of_models)
     with preserved():  # the check sets seeds
         seed_list = read_seeds(seeds)
         example = read_examples(batches, steps, batch_size, collate_fn)
         study = _Study(
             builder=Builder(build, axis, base, seed_list[0]),
             sizes=sizes,
-            settings={"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options},
+            settings=settings,
             batches=example.batches,
             loss=loss,
             seeds=seed_list,
@@ -161,6 +225,13 @@ def coord_check(
         study.notes += example.notes
         result = study.run(progress)
     return judge(result, float(confidence))
+
+
+def _checked_build(build: BuildInput) -> Callable[..., Any]:
+    if isinstance(build, nn.Module) or not callable(build):
+        message = f"build: expected a function without arguments, got {type(build).__name__}"
+        raise InputError(message, "wrong-type", argument="build")
+    return build
 
 
 class _Study:
@@ -219,6 +290,25 @@ class _Study:
         self.key: Callable[[str], str] = _shared_names(self.small, self.large)
         self.no_growth = shapes_of(self.small) == shapes_of(self.large)
         self.family = self._family()
+        if self.family is not None:
+            self._check_axis(self.family)
+
+    def _check_axis(self, family: Family) -> None:
+        """Raise an InputError if the model has no such axis, or no rule for it."""
+        if self.axis not in RULES_OF_AXES:
+            return
+        argument, option = RULES_OF_AXES[self.axis]
+        if getattr(family.request, option) is None:
+            message = f"{argument}: {option}=None has no rule for this axis; leave {option} out"
+            raise InputError(message, "axis-not-found", argument=argument)
+        found = family.other_sizes(self.large)[self.axis]
+        if not any(target == self.sizes[-1] and base != target for base, target in found):
+            sizes = ", ".join(f"{base} and {target}" for base, target in sorted(found)) or "none"
+            message = (
+                f"{argument}: expected the {self.axis} to be {self.sizes[-1]} in the model that"
+                f" build({self.sizes[-1]}) returns, and another one in the base; found {sizes}"
+            )
+            raise InputError(message, "axis-not-found", argument=argument)
 
     def _read_built(self, smallest: Built, largest: Built) -> None:
         """Read optimizer and plan from what `build` returned.
@@ -348,7 +438,7 @@ class _Study:
 
         Each is applied by one module alone, to enough tokens.
         """
-        if self.family is None or self.axis == "depth":
+        if self.family is None or self.axis != WIDTH:
             return []
         roles = {row.name: row.role for row in self.plans[self.sizes[-1]].rows}
         layers, _ = layers_of(model, roles)
@@ -472,9 +562,8 @@ def _shared_names(small: nn.Module, large: nn.Module) -> Callable[[str], str]:
         parts = name.split(".")
         shared = []
         for position, part in enumerate(parts):
-            counts_layers = part.isdigit() and stack_of(".".join(parts[:position])) in stacks
-            if counts_layers:
-                part = "*"
+            if is_number(part) and stack_of(".".join(parts[:position])) in stacks:
+                part = stack_of(part)
             shared.append(part)
         return ".".join(shared)
 
@@ -487,7 +576,8 @@ def _lengths_of_sequences(model: nn.Module) -> Mapping[str, int]:
     for name in (*dict(model.named_modules()), *dict(model.named_parameters())):
         parts = name.split(".")
         for position, part in enumerate(parts):
-            if part.isdigit():
+            number = numbered(part)[1]
+            if number is not None:
                 parent = stack_of(".".join(parts[:position]))
-                lengths[parent] = max(lengths.get(parent, 0), int(part) + 1)
+                lengths[parent] = max(lengths.get(parent, 0), number + 1)
     return lengths

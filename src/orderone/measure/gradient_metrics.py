@@ -27,6 +27,7 @@ from orderone.core.errors import InputError, instance, with_code
 from orderone.core.exact import count
 from orderone.core.inputs import ArrayLike, Count, UserInput
 from orderone.measure import records
+from orderone.observe.batch_errors import naming_batch
 
 QUANTITIES = ("g_aa", "g_ab", "abs_g_ab", "l1_g_ab")
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -84,7 +85,8 @@ def gradient_metrics(
         pairs = pairs.to(like.device)
         if pairs.is_floating_point():  # tokens stay integers
             pairs = pairs.to(like)
-        layers = _layers(first, pairs[0, :1], loss)
+        with naming_batch("inputs", pairs[0, :1], first):
+            layers = _layers(first, pairs[0, :1], loss)
         _check_two_draws(first, second, layers)
         size = sum(first.get_parameter(name).numel() for name in layers)
         at_once = max(1, WEIGHTS_AT_ONCE // size)

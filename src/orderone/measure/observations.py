@@ -12,7 +12,7 @@ from orderone.measure import records
 from orderone.measure.alignment_ratios import COLUMNS as ALIGNMENT_COLUMNS
 from orderone.measure.alignment_ratios import MeasuredAlignment
 from orderone.measure.fit import Fit, fit_exponents
-from orderone.measure.runs import Run
+from orderone.measure.runs import WIDTH, Run
 from orderone.observe.moments import Moments
 from orderone.observe.quantities import Quantity
 from orderone.planning import Plan
@@ -209,5 +209,10 @@ class StudyResult:
 
     @property
     def axis(self) -> str:
-        """Width or depth."""
+        """Axis along which the models differ: width, depth, expert count or rank."""
         return self.observations.axis
+
+    @property
+    def in_width(self) -> bool:
+        """Whether the models differ in width. Otherwise the residual stream is of order one."""
+        return self.axis == WIDTH

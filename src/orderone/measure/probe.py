@@ -38,6 +38,7 @@ from orderone.measure.inputs import (
     QuantitiesInput,
     StepperInput,
 )
+from orderone.measure.noise_scale import NoiseMeter
 from orderone.measure.recording import DEFAULT, QUANTITIES, Probe
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.inventory import inventory, unwrap
@@ -54,6 +55,7 @@ def probe(
     quantities: QuantitiesInput = DEFAULT,
     modules: PatternsInput = "*",
     every: Count = 1,
+    noise: Count | None = None,
     provenance: Mapping[str, object] | None = None,
 ) -> Iterator[Probe]:
     """Record the sizes of everything in `model` while it trains, in a table `.frame`.
@@ -69,6 +71,8 @@ def probe(
             scores, "score change".
         modules: One or several patterns of modules and tensors to record, such as "*.mlp.*".
         every: Record every `every`-th step.
+        noise: Samples in one backward pass. If a step accumulates the gradients of several passes,
+            `.noise_scale` is then the gradient noise scale, an estimate of the critical batch size.
         provenance: Further information to store with the records: a seed, the name of a run.
     """
     instance(model, nn.Module, "model", "pass the module that is trained")
@@ -92,6 +96,16 @@ def probe(
         names = (quantities,)
     chosen = tuple(Quantity(one_of(name, QUANTITIES, "quantity")) for name in names)
     wanted = _matcher(modules, model)
+    meter = None
+    if noise is not None:
+        if optimizer is None:
+            raise InputError(
+                "optimizer: the noise of gradients is measured from step to step; pass the"
+                " optimizer of the training",
+                argument="optimizer",
+            )
+        parameters = {name: item.tensor for name, item in inventory(model).items()}
+        meter = NoiseMeter(parameters, count(noise, "noise"))
     period = count(every, "every")
     recording = Probe(
         model,
@@ -101,6 +115,7 @@ def probe(
         wanted,
         lambda quantity, step: step % period == 0,
         provenance,
+        meter,
     )
     with recording.watch():
         yield recording

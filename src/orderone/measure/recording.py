@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from orderone.core.errors import InputError
 from orderone.measure import records
 from orderone.measure.inputs import CallInput
+from orderone.measure.noise_scale import NoiseMeter, NoiseScale
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import repeatable
 from orderone.observe.hooks import Identities, is_own, watching, watching_scores
@@ -80,6 +82,7 @@ class Probe:
         wanted: Callable[[str], bool] = lambda name: True,
         is_due: Callable[[Quantity, int], bool] = lambda quantity, step: True,
         provenance: Mapping[str, object] | None = None,
+        noise: NoiseMeter | None = None,
     ):
         self.model: nn.Module = model
         self.optimizer: Optimizer | None = optimizer
@@ -89,6 +92,7 @@ class Probe:
         self.is_due: Callable[[Quantity, int], bool] = is_due  # what to record at which step
         self.provenance: dict[str, object] = dict(provenance or {})
         self.step: int = 0
+        self._noise = noise
         self._compared = {
             quantity for quantity, change in CHANGES.items() if change in self.quantities
         }
@@ -137,6 +141,17 @@ class Probe:
         return rows
 
     @property
+    def noise_scale(self) -> NoiseScale:
+        """Gradient noise scale of all steps so far with two backward passes or more."""
+        if self._noise is None:
+            raise InputError(
+                "noise: it was not measured; pass probe(..., noise=samples in a backward pass)",
+                "noise-needs-passes",
+                argument="noise",
+            )
+        return self._noise.result()
+
+    @property
     def same_output(self) -> dict[str, str]:
         """Modules whose output is that of another module, in the first step."""
         if self._history.steps:
@@ -151,6 +166,8 @@ class Probe:
         with ExitStack() as stack:
             stack.callback(self._forget)
             self._watch_passes(stack)
+            if self._noise is not None:
+                stack.enter_context(self._noise.watch())
             for handle in self._step_hooks():
                 stack.callback(handle.remove)
             self._compare()
@@ -273,6 +290,8 @@ class Probe:
         Gradients are recorded later in two cases: a closure has not computed them yet, or a
         GradScaler has left it to the optimizer to unscale them.
         """
+        if self._noise is not None:
+            self._noise.end_step()
         if not self._now:
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")

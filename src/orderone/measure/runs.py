@@ -71,26 +71,41 @@ def _wrong_build(got: str) -> InputError:
 # --- arguments of users ---------------------------------------------------------------------------
 
 
-def read_sizes(widths: SizesInput | None, depths: SizesInput | None) -> tuple[str, list[int]]:
-    """Return the axis (width or depth), and at least two sizes along it."""
-    if (widths is None) == (depths is None):
-        message = "widths: expected either widths=[64, 128, ...] or depths=[2, 4, ...]"
+WIDTH = "width"
+DEPTH = "depth"
+EXPERT_COUNT = "expert count"
+RANK = "rank"
+REPETITION = "repetition"
+# argument of the user -> axis of the study
+AXES = {
+    "widths": WIDTH,
+    "depths": DEPTH,
+    "experts": EXPERT_COUNT,
+    "ranks": RANK,
+    "repetitions": REPETITION,
+}
+
+
+def read_sizes(**arguments: SizesInput | None) -> tuple[str, list[int]]:
+    """Return the axis of the one argument that is not None, and at least two sizes along it.
+
+    The arguments are those of `AXES`.
+    """
+    passed = {name: values for name, values in arguments.items() if values is not None}
+    if len(passed) != 1:
+        axes = " or ".join(f"{name}=[...]" for name in arguments)
+        got = ", ".join(passed) or "none"
+        message = f"widths: expected one axis: {axes}; got {got}"
         raise InputError(message, argument="widths")
-    if depths is None:
-        axis = "width"
-        values = widths
-    else:
-        axis = "depth"
-        values = depths
+    [(argument, values)] = passed.items()
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-        message = f"{axis}s: expected several sizes such as [64, 128, 256, 512], got {values!r}"
-        raise InputError(message, "wrong-type", argument=f"{axis}s")
-    assert values is not None  # one of the two was passed
-    sizes = sorted({count(size, f"{axis}s") for size in values})
+        message = f"{argument}: expected several sizes such as [64, 128, 256, 512], got {values!r}"
+        raise InputError(message, "wrong-type", argument=argument)
+    sizes = sorted({count(size, argument) for size in values})
     if len(sizes) < 2:
-        message = f"{axis}s: expected at least two sizes to fit an exponent, got {sizes}"
-        raise InputError(message, argument=f"{axis}s")
-    return axis, sizes
+        message = f"{argument}: expected at least two sizes to fit an exponent, got {sizes}"
+        raise InputError(message, argument=argument)
+    return AXES[argument], sizes
 
 
 def read_seeds(seeds: SeedsInput) -> list[int]:
@@ -109,7 +124,7 @@ class Builder:
     """Build the models of a study; the seed is set before each."""
 
     build: BuildInput
-    axis: str  # width or depth
+    axis: str  # a value of AXES
     base: BaseInput | None
     first_seed: int
 

@@ -16,6 +16,7 @@ import pandas as pd
 from orderone.core.errors import InputError, with_code
 from orderone.measure.check import COLUMNS
 from orderone.measure.fit import fit_exponents
+from orderone.measure.judge.verdict import SYMBOLS
 from orderone.measure.records import PROVENANCE, read
 
 UNJUDGED = "not judged"
@@ -40,7 +41,7 @@ class Saved:
     def load(path: str | PathLike[str]) -> "Saved":
         """Load a file that `Check.save` or `orderone check --save` wrote."""
         frame = read(path)
-        axis = next((name for name in ("width", "depth") if name in frame), None)
+        axis = next((name for name in SYMBOLS if name in frame), None)
         missing = {"seed", "step", "module", "quantity", "rms"} - set(frame)
         if axis is None or missing:
             columns = ", ".join(sorted(missing)) or "width or depth"

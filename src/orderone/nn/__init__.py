@@ -2,7 +2,7 @@
 
 from orderone.nn.bigram import Bigram, learning_rates
 from orderone.nn.from_layers import from_layers, to_module
-from orderone.nn.shaped import ShapedActivation, ShapedReLU
+from orderone.nn.shaped import ShapedActivation, ShapedReLU, TransformedActivation
 from orderone.nn.shaping import Shaping, shape_activations
 from orderone.nn.simulated import SimulatedKernels, simulate_kernels
 from orderone.nn.transformer import (
@@ -23,6 +23,7 @@ __all__ = [
     "ShapedReLU",
     "Shaping",
     "SimulatedKernels",
+    "TransformedActivation",
     "VisionTransformer",
     "bart_large",
     "from_layers",

@@ -4,7 +4,8 @@
     ShapedActivation   phi_s(x) = s (phi(x / s) - phi(0)) / phi'(0)           S3 (2.6)
 
 Both tend to the identity as the network grows. (2.6) requires phi(0) = 0 and phi'(0) = 1; the form
-above has both for any phi with phi'(0) != 0, GELU and SiLU included.
+above has both for any phi with phi'(0) != 0, GELU and SiLU included. `TransformedActivation` is the
+form of DKS and TAT (`theory.kernel_shaping`).
 
     gain = 1 / sqrt(E phi_s(g)^2)
 
@@ -141,6 +142,52 @@ class ShapedActivation(nn.Module):
             return f"scale={self.scale:g}"
         name = getattr(self.phi, "__name__", self.phi)
         return f"phi={name}, scale={self.scale:g}"
+
+
+class TransformedActivation(nn.Module):
+    """Activation gamma (phi(alpha x + beta) + delta), as DKS and TAT choose it.
+
+    E of its square is 1 for standard normal inputs, so weights have the variance 1 / fan_in.
+    """
+
+    phi: Phi
+    alpha: float
+    beta: float
+    gamma: float
+    delta: float
+    gain = 1.0
+
+    def __init__(self, phi: Phi, alpha: Number, beta: Number, gamma: Number, delta: Number):
+        super().__init__()
+        self.phi = phi
+        self.alpha = real(alpha, "alpha")
+        self.beta = real(beta, "beta")
+        self.gamma = real(gamma, "gamma")
+        self.delta = real(delta, "delta")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gamma * (self.phi(self.alpha * x + self.beta) + self.delta)
+
+    def extra_repr(self) -> str:
+        return (
+            f"alpha={self.alpha:.4g}, beta={self.beta:.4g}, gamma={self.gamma:.4g},"
+            f" delta={self.delta:.4g}"
+        )
+
+
+def derivatives(phi: Phi, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return phi, phi' and phi'' at the points x."""
+    with torch.enable_grad():
+        at = torch.as_tensor(x, dtype=torch.float64).requires_grad_()
+        value = phi(at.clone())
+        zero = torch.zeros_like(at)
+        first = second = zero
+        if value.requires_grad:
+            (first,) = torch.autograd.grad(value.sum(), at, create_graph=True)
+        if first.requires_grad:
+            (found,) = torch.autograd.grad(first.sum(), at, allow_unused=True)
+            second = zero if found is None else found
+    return value.detach().numpy(), first.detach().numpy(), second.detach().numpy()
 
 
 def is_bent(phi: Phi) -> bool:

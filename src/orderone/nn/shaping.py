@@ -9,6 +9,9 @@ has the nonlinearity of the limits (2.7) and (3.18) of S3 at t = 1, for every de
 width^p replaces sqrt(depth), as in (2.5) and (2.6), 0 <= p <= 1/2; with the width alone, p is 1/2.
 The random part of the limit depends on depth / width and not on the shape.
 
+With method="dks" or "tat", activations are transformed instead, so that the kernel of the whole
+network has prescribed properties (`theory.kernel_shaping`); these need the depth.
+
 Activations are modules, or functions that a module has as an attribute, such as F.relu in the
 Transformer layers of torch.
 
@@ -22,18 +25,32 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
-from orderone.core.errors import InputError, instance
+from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Count, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.nn.inputs import Model, ModuleNames
-from orderone.nn.shaped import ShapedActivation, ShapedReLU, is_bent
+from orderone.nn.shaped import (
+    ShapedActivation,
+    ShapedReLU,
+    TransformedActivation,
+    derivatives,
+    is_bent,
+)
+from orderone.theory.kernel_shaping import (
+    deep_kernel_shaping,
+    tailored_slope,
+    tailored_smooth,
+)
 from orderone.torch_compat import MODULE_HOOKS
 
+METHODS = ("shaped", "dks", "tat")
+NEW = (ShapedReLU, ShapedActivation, TransformedActivation)
 KINKED = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.RReLU, nn.SELU)  # a kink at 0: (2.5)
 # (2.6); with a kink at 0 for some settings (ELU with alpha != 1, Hardtanh from 0): then (2.5)
 SMOOTH = (
@@ -126,8 +143,15 @@ def shape_activations(
     a: Number = 1.0,
     p: Number | None = None,
     keep: ModuleNames = (),
+    method: Name = "shaped",
+    target: Number | None = None,
 ) -> Shaping:
     """Replace every activation with a kink by a `ShapedReLU`, others by a `ShapedActivation`.
+
+    `method="dks"` (Deep Kernel Shaping) and `method="tat"` (Tailored Activation Transformations)
+    replace them by a `TransformedActivation` for `depth` layers in a row; for kinks, TAT takes a
+    `ShapedReLU`. `target` is then zeta (1.5) of DKS, eta (0.9, kinks) or tau (0.3, smooth) of TAT.
+    Weights need the variance 1 / fan_in, or for a `ShapedReLU` its gain.
 
     `depth` is the number of layers with an activation, on the longest path. `keep` names modules
     that stay unchanged, such as gates. Weights are not changed: give them the standard deviation
@@ -140,8 +164,16 @@ def shape_activations(
     has no shaped form (PReLU, Softshrink, ...).
     """
     instance(model, nn.Module, "model", "give the network whose activations to shape")
-    strength = _strength(depth, width, p)
-    if any(isinstance(module, ShapedReLU | ShapedActivation) for module in model.modules()):
+    method = one_of(method, METHODS, "method")
+    if method == "shaped":
+        strength = _strength(depth, width, p)
+        _refuse(target, "target", 'only method="dks" and "tat" have a target')
+    else:
+        layers = count(depth, "depth", most=LARGEST)
+        strength = layers**-0.5
+        _refuse(width, "width", f"method={method!r} depends on depth only")
+        _refuse(p, "p", f"method={method!r} depends on depth only")
+    if any(isinstance(module, NEW) for module in model.modules()):
         raise InputError(
             "model: expected a model without shaped activations, got one that has them; undo the"
             " first shaping before the next",
@@ -155,6 +187,8 @@ def shape_activations(
         if name in unchanged:
             continue
         module = _shaped(activation, name, strength, c_plus, c_minus, a)
+        if module is not None and method != "shaped":
+            module = _transformed(activation, module, method, round(strength**-2), target)
         if module is not None:
             shaped[name] = module
     replaced = {name: candidates[name] for name in shaped}
@@ -216,6 +250,34 @@ def _shaped(
             argument="model",
         )
     return None
+
+
+def _transformed(
+    activation: object, shaped: nn.Module, method: str, depth: int, target: Number | None
+) -> nn.Module:
+    """Return the activation of DKS or TAT; `shaped` tells whether it has a kink."""
+    kinked = isinstance(shaped, ShapedReLU)
+    if kinked and method == "tat":
+        return ShapedReLU(1.0, tailored_slope(depth, 0.9 if target is None else target))
+    phi: Any = activation
+    if isinstance(activation, nn.Module):
+        phi = _without_hooks(activation)
+        if getattr(phi, "inplace", False):
+            phi.inplace = False  # the transformed input is needed for the gradient
+
+    def values(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return derivatives(phi, x)
+
+    if method == "dks":
+        found = deep_kernel_shaping(values, depth, 1.5 if target is None else target)
+    else:
+        found = tailored_smooth(values, depth, 0.3 if target is None else target)
+    return TransformedActivation(phi, *found)
+
+
+def _refuse(value: object, name: str, reason: str) -> None:
+    if value is not None:
+        raise InputError(f"{name}: expected None, because {reason}; got {value!r}", argument=name)
 
 
 def _check_names(keep: ModuleNames, candidates: Mapping[str, object]) -> tuple[str, ...]:

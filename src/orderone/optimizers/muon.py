@@ -6,7 +6,6 @@ matrix for every expert is a stack of matrices, each of which is made orthogonal
 torch.optim.Muon takes no such tensor; `Muon` does, and knows all conventions of lr (`muon_rates`).
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -16,10 +15,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from orderone.core.errors import InputError
+from orderone.optimizers.blocks import SpectralEps
 from orderone.optimizers.muon_rates import convention_name, muon_factor
-from orderone.optimizers.record import Algorithm, Shape, TensorScale
+from orderone.optimizers.record import Algorithm, Shape
 from orderone.optimizers.update import Options, Settings, State, Update
 from orderone.rules.axes import Memory
+from orderone.theory.exponents.updates import OPTIMIZERS
 
 REST = "adamw"  # optimizer of all other tensors
 CONVENTION = "adjust_lr_fn"  # torch's name of the convention of lr
@@ -163,12 +164,6 @@ def _takes_stacks(is_hidden: bool, shape: Shape) -> bool:
     return is_hidden and len(shape) in (2, 3)
 
 
-def _scaled_eps(eps: float, scale: TensorScale) -> float:
-    """Scale an eps that is compared with the norm of the gradient, of each matrix of a stack."""
-    entries = math.prod(scale.shape[-2:]) / math.prod(scale.base_shape[-2:])
-    return eps * scale.gradient * math.sqrt(entries)
-
-
 def _changes(options: Options) -> dict[str, Any]:
     """Return the fields of the record that depend on options of the constructor."""
     convention = convention_name(options.get(CONVENTION), CONVENTION)
@@ -205,7 +200,7 @@ MUON = Algorithm(
     eps=1e-7,
     takes=_takes_stacks,
     rest=REST,
-    scaled_eps=_scaled_eps,
+    scaled_eps=SpectralEps(OPTIMIZERS["muon"], None),
     rate_factor=muon_factor,
     check_options=_check_options,
     changes=_changes,

@@ -15,8 +15,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.core.errors import InputError, one_of
-from orderone.core.inputs import Number, UserInput
-from orderone.optimizers.muon import MUON, REST, takes_matrices
+from orderone.core.inputs import Count, Number, UserInput
+from orderone.optimizers.blocks import BlockFactor, SpectralEps, block_factor
+from orderone.optimizers.muon import REST, takes_matrices
 from orderone.optimizers.record import (
     Algorithm,
     Shape,
@@ -27,7 +28,8 @@ from orderone.optimizers.record import (
     takes_keyword,
 )
 from orderone.optimizers.update import Update
-from orderone.theory.exponents.updates import OPTIMIZERS, UpdateLaw
+from orderone.theory.exponents.laws import UpdateLaw
+from orderone.theory.exponents.updates import OPTIMIZERS, has_law, update_law
 
 LAWS: dict[str, UpdateLaw] = {
     "adam": OPTIMIZERS["adam"],
@@ -53,6 +55,8 @@ def register(
     decoupled_decay: bool | None = None,
     hidden_only: bool | None = None,
     rate_factor: RateFactor | None = None,
+    block_size: Count | None = None,
+    max_dim: Count | None = None,
     stacked: StackedUpdate | None = None,
     lr: Number | None = None,
     weight_decay: Number | None = None,
@@ -68,13 +72,17 @@ def register(
             `lr`, and whose `step` needs no closure.
         law: "adam" (entries of updates have size lr), "sign" (the same), "sgd" (updates are
             proportional to the gradient), "adafactor" (updates have the size of the weights times
-            lr), "spectral" (updates are orthogonalized, as in Muon), or an `UpdateLaw`.
+            lr), "spectral" (updates are orthogonalized, as in Muon), a name of
+            `theory.exponents` such as "soap" or "shampoo-1/2", or an `UpdateLaw`.
         decoupled_decay: Whether `weight_decay` shrinks weights directly (AdamW), and is not added
             to the gradient (Adam). By default, a few steps on a small tensor tell.
         hidden_only: Whether the optimizer takes only hidden matrices, and AdamW takes the other
             tensors. By default this holds for spectral laws, as for torch.optim.Muon.
         rate_factor: Function of a tensor's shape that returns the factor by which `step`
-            multiplies lr, if it depends on the shape. The plan divides by it.
+            multiplies lr, if it depends on the shape. The plan divides by it. For a relative of
+            Muon, this is `orderone.optimizers.muon_factor` or a part of it.
+        block_size: Size of the blocks into which SOAP or Shampoo cuts a matrix.
+        max_dim: Longest side of a matrix that SOAP preconditions.
         stacked: The same update for many members at once, a subclass of
             `orderone.optimizers.update.Update`. Without it, a sweep trains one member after
             another.
@@ -88,6 +96,15 @@ def register(
             "wrong-type",
             argument="stacked",
         )
+    blocks: BlockFactor | None = None
+    if block_size is not None or max_dim is not None:
+        if rate_factor is not None:
+            raise InputError(
+                "rate_factor: pass either the factor of the shape, or block_size and max_dim,"
+                " from which it follows",
+                argument="rate_factor",
+            )
+        blocks = block_factor(law, exact_law, block_size, max_dim)
     if decoupled_decay is None:
         decoupled_decay = decouples_decay(kind)
     if hidden_only is None:
@@ -101,7 +118,7 @@ def register(
         lr=_default(kind, "lr") if lr is None else float(lr),
         weight_decay=_default(kind, "weight_decay") or 0.0,
         eps=_default(kind, "eps"),
-        rate_factor=rate_factor or no_rate_factor,
+        rate_factor=rate_factor or blocks or no_rate_factor,
         user_class=kind,
         coupled_decay=coupled,
         decay_is_known=coupled is not None or exact_law.gradient == 1,
@@ -109,7 +126,7 @@ def register(
     if weight_decay is not None:
         record = replace(record, weight_decay=float(weight_decay))
     if exact_law.spectral:
-        record = replace(record, scaled_eps=MUON.scaled_eps)
+        record = replace(record, scaled_eps=SpectralEps(exact_law, blocks))
     if hidden_only:
         record = replace(record, takes=takes_matrices, rest=REST)
     remember(record)
@@ -154,7 +171,9 @@ def _checked_class(kind: object) -> type[Optimizer]:
 def _read_law(law: object) -> UpdateLaw:
     if isinstance(law, UpdateLaw):
         return law
-    return LAWS[one_of(law, LAWS, "law")]
+    if isinstance(law, str) and has_law(law):
+        return update_law(law)
+    return LAWS[one_of(law, (*LAWS, *OPTIMIZERS), "law")]
 
 
 def _named(law: UpdateLaw, coupled: bool) -> str | UpdateLaw:

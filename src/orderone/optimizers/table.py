@@ -30,7 +30,8 @@ from orderone.optimizers.registry import instance_defaults, registered, register
 from orderone.optimizers.rmsprop import RMSPROP
 from orderone.optimizers.sgd import SGD
 from orderone.optimizers.update import Options, Update
-from orderone.theory.exponents.updates import OPTIMIZERS, UpdateLaw
+from orderone.theory.exponents.laws import UpdateLaw
+from orderone.theory.exponents.updates import has_law
 from orderone.torch_compat import step_post_hook_registry, step_pre_hook_registry
 
 __all__ = [
@@ -94,6 +95,13 @@ def algorithm(optimizer: object) -> Algorithm:
         return _with_options(optimizer)
     if not isinstance(optimizer, type):
         name = _ALIASES.get(str(optimizer).lower(), optimizer)
+        if isinstance(name, str) and name.lower() not in ALGORITHMS and has_law(name):
+            message = (
+                f"optimizer: torch has no class for {name!r}; register the class of your package"
+                f" with this law, orderone.optimizers.register(Class, law={name!r}), and pass the"
+                " class"
+            )
+            raise InputError(message, "unknown-name", argument="optimizer")
         return ALGORITHMS[one_of(name, ALGORITHMS, "optimizer")]
     record = nearest_record(optimizer)
     if record is None:
@@ -230,7 +238,7 @@ def record_for(optimizer: Algorithm, is_hidden: bool, shape: tuple[int, ...]) ->
 
 def law_name(optimizer: str) -> str | UpdateLaw:
     """Return the update law of an optimizer; the name of a law is returned as is."""
-    if optimizer in OPTIMIZERS and optimizer not in ALGORITHMS:
+    if has_law(optimizer) and optimizer not in ALGORITHMS:
         return optimizer
     return record_named(optimizer).law
 

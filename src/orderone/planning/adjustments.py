@@ -11,7 +11,7 @@ Each adjustment takes all drafts and returns new ones, with multipliers for the 
 notes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -36,7 +36,7 @@ from orderone.rules.axes import (
     paper_multiplier,
     tied_multiplier,
 )
-from orderone.theory.exponents.updates import UpdateLaw
+from orderone.theory.exponents.laws import UpdateLaw
 from orderone.torch_compat import WeightNormParametrization, forward_pre_hook_registry
 
 
@@ -186,10 +186,11 @@ def weight_norm_pairs(model: nn.Module) -> Iterator[tuple[str, str]]:
 # --- constants in the forward code ----------------------------------------------------------------
 
 
-def forward_constants(drafts: Drafts, facts: ForwardFacts) -> Drafts:
+def forward_constants(drafts: Drafts, facts: ForwardFacts, without: Collection[str] = ()) -> Drafts:
     """Compensate powers of the width that the forward code already multiplies by.
 
-    c (W x + b) is compensated in W and in b: both start larger, and learn at another rate.
+    c (W x + b) is compensated in W and in b: both start larger, and learn at another rate. Tensors
+    in `without` are left out: their constants follow something else than the width.
     """
     traced = {draft.traced_as: draft for draft in drafts.values()}
     result = dict(drafts)
@@ -200,7 +201,7 @@ def forward_constants(drafts: Drafts, facts: ForwardFacts) -> Drafts:
             power = facts.power(draft.traced_as, "shift")
         else:
             maker = draft
-        if not power or not draft.trained or not maker.grows:
+        if not power or not draft.trained or not maker.grows or name in without:
             continue
         growth = maker.resolved.growth
         width_growth = growth.fan_in if maker.role == Role.READOUT else growth.fan_out

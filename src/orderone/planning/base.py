@@ -246,6 +246,17 @@ def built(model: nn.Module, config: Configuration, device: str) -> nn.Module:
             raise InputError(message, "inconsistent-sizes", argument="base") from error
 
 
+def is_built_from(model: nn.Module, config: Configuration) -> bool:
+    """Return whether the model has the tensors that its configuration describes.
+
+    Adapters are added to a model afterwards, and no configuration of Hugging Face has their rank.
+    """
+    try:
+        return shapes_of(built(model, config, device="meta")) == shapes_of(model)
+    except InputError:
+        return False
+
+
 def override(config: Configuration, overrides: Mapping[str, object]) -> Configuration:
     """Return the configuration with other values; `text_config.hidden_size` names a nested value.
 

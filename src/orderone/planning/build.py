@@ -54,6 +54,9 @@ def plan(
     depth: Name | None = None,
     *,
     eps: EpsOption | None = None,
+    expert_rule: Name | None = "mup",
+    rank_rule: Name | None = "mup",
+    repetition_rule: Name | None = "mup",
     gauge: Name = "folded",
     decay: Name = "independent",
     batch: PairInput | None = None,
@@ -94,6 +97,12 @@ def plan(
             hidden, readout, vector) > its optimizer > "default".
         depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L). None: no rule;
             initial sizes that the model's own code sets by its depth stay, as in GPT-2.
+        expert_rule: Rule for another number of experts, or of active ones: "mup", "mssp" or
+            "jiang" (see docs/axes.md). None: experts and routers do not follow their number.
+        rank_rule: Rule for another rank of adapters (LoRA): "mup" or "mua". None: they do not
+            follow their rank.
+        repetition_rule: Rule for another number of queries per key (grouped-query attention): "mup"
+            or "gqa-mup". None: keys and values do not follow it.
         gauge: "folded" leaves the forward pass unchanged; "unit" and "paper" add multipliers as
             hooks.
         decay: How weight decay follows the size of the model. "independent" preserves lr *
@@ -139,6 +148,9 @@ def plan(
         weight_decay=weight_decay,
         depth=depth,
         eps=eps,
+        expert_rule=expert_rule,
+        rank_rule=rank_rule,
+        repetition_rule=repetition_rule,
         gauge=gauge,
         decay=decay,
         batch=batch,
@@ -228,11 +240,16 @@ class Family:
         """Return the plan for one of the models."""
         facts = self.facts
         if shapes_of(model) == self.base.shapes:
-            facts = replace(facts, scores=())  # nothing grows
-        elif self.options.probe and facts.scores:
-            # the head size grows by another factor for every model
+            facts = replace(facts, scores=(), routing={}, constant_growth={})  # nothing grows
+        elif self.options.probe and (facts.scores or facts.routing or facts.constant_growth):
+            # head size, experts and rank grow by another factor for every model
             facts = forward_facts.collect(model, self.base, self.options.inputs)
         return relative.relative_plan(unwrap(model), self.base, self.request, facts)
+
+    def other_sizes(self, model: nn.Module) -> dict[str, set[tuple[int, int]]]:
+        """Return the sizes of `relative.other_sizes`, in the base and in the model."""
+        inner = unwrap(model)
+        return relative.other_sizes(inner, self.base, self.request, self.facts)
 
 
 def family(model: nn.Module, base: nn.Module, **keywords: object) -> Family:
@@ -312,7 +329,10 @@ def _with_init_check(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
         large = init_check.writable(facts.pair)
         overrides = _matching_overrides(request, large)
         small_request = replace(request.uniform, depth=None, overrides=overrides)
-        proof = relative.relative_plan(large, bases.from_module(small), small_request, facts)
+        traced = facts
+        if facts.pair.owned:  # both instances have the experts of the base
+            traced = replace(facts, routing={})
+        proof = relative.relative_plan(large, bases.from_module(small), small_request, traced)
         proof.apply()
         observations = init_check.observe(proof, small, large, facts.pair)
     except Exception as error:  # the user's forward code may raise anything

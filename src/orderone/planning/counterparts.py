@@ -9,6 +9,7 @@ in a stack differ, the counterpart must fit: each axis has stayed the same, or h
 ratio by which most axes of this pair of models grow.
 """
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ from orderone.core.errors import InputError
 from orderone.planning.roles.vocabulary import EXPERT
 
 Shape = tuple[int, ...]
-Pattern = tuple[str | None, ...]
+Pattern = tuple[str, ...]  # parts of a name; NUMBER stands for a number
 Position = tuple[int, ...]
 Stacks = Mapping[Pattern, list[Position]]
+
+NUMBER = "{}"
+_NUMBERED_EXPERT = re.compile(rf"(\w*{EXPERT}\w*?)(\d+)", re.IGNORECASE)  # expert_7, expert7
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ def _siblings(pattern: Pattern, positions: Sequence[Position], parallel: Collect
     number = 1
     level = 0
     for index, part in enumerate(pattern):
-        if part is not None:
+        if NUMBER not in part:
             continue
         if _list_name(pattern[:index]) in parallel:
             number *= len({at[level] for at in positions})
@@ -153,7 +157,7 @@ def _siblings(pattern: Pattern, positions: Sequence[Position], parallel: Collect
 
 
 def _list_name(pattern: Pattern) -> str:
-    return ".".join("*" if part is None else part for part in pattern)
+    return ".".join(part.replace(NUMBER, "*") for part in pattern)
 
 
 def _depths(
@@ -171,7 +175,8 @@ def _depths(
         here = len(our_layers.get(pattern, {0}))
         there = len(their_layers.get(pattern, {0}))
         siblings_there, siblings_here = siblings[pattern]
-        if here != there and _list_name(_prefix(pattern)) not in parallel:
+        is_layer = _list_name(_prefix(pattern)) not in parallel and not _experts(_prefix(pattern))
+        if here != there and is_layer:
             result[pattern] = here / there
         elif _experts(pattern):
             result[pattern] = 1.0
@@ -212,13 +217,14 @@ def _layers(stacks: Stacks) -> dict[Pattern, set[int]]:
 
 def _experts(pattern: Pattern) -> bool:
     """Return whether the stack consists of experts: more of them do not make a network deeper."""
-    return any(part is not None and EXPERT in part for part in pattern)
+    return any(EXPERT in part.lower() for part in pattern)
 
 
 def _prefix(pattern: Pattern) -> Pattern:
     """Return the parts before the first number."""
-    if None in pattern:
-        return pattern[: pattern.index(None)]
+    for index, part in enumerate(pattern):
+        if NUMBER in part:
+            return pattern[:index]
     return pattern
 
 
@@ -226,21 +232,35 @@ def _stacks(names: Iterable[str]) -> Stacks:
     """Return the numbers in all names, by name without numbers."""
     result: dict[Pattern, list[Position]] = {}
     for name in names:
-        pattern: list[str | None] = []
+        pattern: list[str] = []
         position: list[int] = []
         for part in name.split("."):
-            if part.isdigit():
-                pattern.append(None)
-                position.append(int(part))
-            else:
-                pattern.append(part)
+            word, number = numbered(part)
+            pattern.append(word)
+            if number is not None:
+                position.append(number)
         result.setdefault(tuple(pattern), []).append(tuple(position))
     return result
 
 
+def numbered(part: str) -> tuple[str, int | None]:
+    """Return a part of a name with NUMBER in place of the number of a layer or expert."""
+    if part.isdigit():
+        return NUMBER, int(part)
+    expert = _NUMBERED_EXPERT.fullmatch(part)
+    if expert is not None:
+        return expert[1] + NUMBER, int(expert[2])
+    return part, None
+
+
+def is_number(part: str) -> bool:
+    """Return whether a part of a name counts layers or experts: `7`, `expert_7`."""
+    return numbered(part)[1] is not None
+
+
 def stack_of(name: str) -> str:
     """Return the name that all layers share: `layers.*.mlp.weight` for `layers.7.mlp.weight`."""
-    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+    return ".".join(numbered(part)[0].replace(NUMBER, "*") for part in name.split("."))
 
 
 def common_name(names: Sequence[str]) -> str:
@@ -270,7 +290,7 @@ def _join(pattern: Pattern, at: Position) -> str:
     numbers = iter(at)
     parts: list[str] = []
     for part in pattern:
-        parts.append(str(next(numbers)) if part is None else part)
+        parts.append(part.format(next(numbers)) if NUMBER in part else part)
     return ".".join(parts)
 
 

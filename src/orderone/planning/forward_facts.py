@@ -10,18 +10,21 @@ unknown modules are used, which tensors form residual branches, and which norm p
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from torch import Tensor, nn
 
 from orderone.core.errors import InputError, with_code, without_code
-from orderone.observe.inventory import TABLE, VECTOR, Layout, shapes_of, unwrap
+from orderone.observe.inventory import TABLE, VECTOR, Layout, inventory, shapes_of, unwrap
 from orderone.observe.trace import Constant, Scores, Trace, Use, trace
 from orderone.observe.trace.packed import Entries, PackedScores, packed_scores
 from orderone.planning import huggingface
-from orderone.planning.base import Base, Configuration, built, is_configuration
+from orderone.planning.base import Base, Configuration, built, is_built_from, is_configuration
 from orderone.planning.counterparts import counterparts, stack_of
 from orderone.planning.example_batch import token_batch
 from orderone.planning.options import ExampleBatch
+from orderone.planning.roles.experts import ExpertPart, expert_parts, same_names
+from orderone.planning.routing import Routing, RoutingChange, routing_of
 from orderone.torch_compat import tree_map
 
 NEGLIGIBLE = 0.01  # smaller exponents are rounding
@@ -86,6 +89,8 @@ class ForwardFacts:
     # the same constants in the small instance, and its shapes; names are those of the large one
     constants: Mapping[tuple[str, str], float] = field(default_factory=dict)
     small_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # the same constants, target over base; only for base and target that are partly frozen
+    constant_growth: Mapping[tuple[str, str], float] = field(default_factory=dict)
     # by query matrix: size of attention scores in the base for queries and keys of size one
     score_sizes: Mapping[str, float] = field(default_factory=dict)
     branches: Mapping[str, str] = field(default_factory=dict)  # "last" or "inside"
@@ -95,6 +100,8 @@ class ForwardFacts:
     scores: tuple[Score, ...] = ()
     outputs: tuple[str, ...] = ()
     parallel: frozenset[str] = frozenset()  # lists of modules that are not layers: heads, experts
+    # mixtures of experts in base and target, by the name that their blocks share
+    routing: Mapping[str, RoutingChange] = field(default_factory=dict)
     normalized: frozenset[str] = frozenset()  # matrices whose output a norm divides by its size
     # parameters of a hypernetwork -> the part of their growth (in logarithms) that is the fan-in of
     # the matrix that they write
@@ -188,7 +195,59 @@ def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Forwar
         failure = f"probe: not run: the forward pass failed ({type(error).__name__}: {error})"
         return _without_trace(with_code(failure, "probe-not-run"), model, base)
     facts = _compare(small, large, pair, output_modules(model))
-    return replace(facts, score_sizes=_score_sizes(small, large, pair, base))
+    return replace(
+        facts,
+        score_sizes=_score_sizes(small, large, pair, base),
+        routing=_routing(model, base, pair, facts),
+    )
+
+
+def _routing(
+    model: nn.Module, base: Base, pair: Pair, facts: ForwardFacts
+) -> dict[str, RoutingChange]:
+    """Measure the routing of mixtures of experts in base and target.
+
+    A block is left out if it cannot be called on its own.
+    """
+    if not _experts_of(pair.large, facts):
+        return {}
+    small = pair.small
+    large = pair.large
+    if pair.owned:  # both instances have the experts of the base
+        ours = getattr(unwrap(model), "config", None)
+        theirs = getattr(base.module, "config", None)
+        assert is_configuration(ours)
+        assert is_configuration(theirs)
+        configs = huggingface.routing_pair(model, ours, theirs)
+        if configs is None:
+            return {}
+        small, large = (built(model, config, device="cpu").float() for config in configs)
+    try:
+        before = _routing_of(small, pair.inputs, facts)
+        after = _routing_of(large, pair.inputs, facts)
+    except Exception:  # the block's forward code may raise anything
+        return {}
+    return {name: RoutingChange(before[name], after[name]) for name in after if name in before}
+
+
+def _routing_of(model: nn.Module, inputs: ExampleBatch, facts: ForwardFacts) -> dict[str, Routing]:
+    shapes = shapes_of(model)
+    traced_as = facts.traced_as(shapes)
+    fan_in: dict[str, int] = {}
+    parts = _experts_of(model, facts)
+    for name in parts:
+        for layout in facts.layouts.get(traced_as[name], ()):
+            if layout.kind == "matrix":
+                fan_in[name] = prod(shapes[name][axis] for axis in layout.fan_in)
+    return routing_of(model, inputs, parts, fan_in)
+
+
+def _experts_of(model: nn.Module, facts: ForwardFacts) -> dict[str, ExpertPart]:
+    """Return the experts and routers of a model by itself."""
+    items = inventory(model)
+    shapes = {name: item.shape for name, item in items.items()}
+    declared = [name for name, item in items.items() if any(place.layout for place in item.places)]
+    return expert_parts(shapes, shapes, same_names(shapes), declared, facts.parallel)
 
 
 def output_modules(model: nn.Module) -> tuple[str, ...]:
@@ -230,6 +289,7 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         biases=_biases(large),
         constants=_constants(small, large, same),
         small_shapes={name: small_shapes[other] for name, other in same.items()},
+        constant_growth=_constant_growth(small, large, same) if _has_adapters(pair) else {},
         branches=_branches(large),
         open_branches=any(not branch.last for branch in large.branches),
         carriers=carriers,
@@ -355,6 +415,31 @@ def _constants(small: Trace, large: Trace, same: Mapping[str, str]) -> dict[tupl
     return result
 
 
+def _has_adapters(pair: Pair) -> bool:
+    """Return whether the traced models are base and target, partly frozen."""
+    trained = {parameter.requires_grad for parameter in pair.large.parameters()}
+    return not pair.owned and len(trained) == 2
+
+
+def _constant_growth(
+    small: Trace, large: Trace, same: Mapping[str, str]
+) -> dict[tuple[str, str], float]:
+    """Return the ratio of the constants of two traces at every use; 1 where the code has none.
+
+    A use is left out if one of its constants could not be read.
+    """
+    before = constants_by_use(small)
+    after = constants_by_use(large)
+    result: dict[tuple[str, str], float] = {}
+    for name, uses in large.uses.items():
+        for kind in dict.fromkeys(use.kind for use in uses):
+            value = after.get((name, kind), 1.0)
+            base_value = before.get((same[name], kind), 1.0)
+            if value and base_value and math.isfinite(value / base_value):
+                result[name, kind] = value / base_value
+    return result
+
+
 def constants_by_use(
     traced: Trace, without_terms: bool = False
 ) -> dict[tuple[str, str], float | None]:
@@ -472,7 +557,7 @@ def _scores(
         narrow = by_queries.get(tuple(same[name] for name in wide.queries))
         if narrow is None:
             continue
-        score = _score(narrow, wide, large, pair, findings)
+        score = _score(narrow, wide, small, large, pair, findings)
         if score is not None:
             result.append(score)
     return _with_rows(result, large, same, pair)
@@ -549,19 +634,21 @@ def _is_alike(wide: PackedScores, narrow: PackedScores | None, same: Mapping[str
 
 
 def _score(
-    narrow: Scores, wide: Scores, large: Trace, pair: Pair, findings: list[str]
+    narrow: Scores, wide: Scores, small: Trace, large: Trace, pair: Pair, findings: list[str]
 ) -> Score | None:
     stacks = ", ".join(stack_of(name) for name in wide.queries)
     where = f"attention scores at {stacks}"
     grown = wide.head_size / narrow.head_size
-    if narrow.scale is None or wide.scale is None:
+    narrow_scale = _common_scale(narrow, small)
+    wide_scale = _common_scale(wide, large)
+    if narrow_scale is None or wide_scale is None:
         note = f"the scale of {where} could not be read, and the plan does not compensate it"
         findings.append(with_code(note, "constant-not-read"))
         return None
-    if grown == 1 and abs(math.log(wide.scale / narrow.scale)) > NEGLIGIBLE:
+    if grown == 1 and abs(math.log(wide_scale / narrow_scale)) > NEGLIGIBLE:
         note = (
-            f"{where} are scaled by {narrow.scale:.4g} and, in a wider instance with the same head"
-            f" size, by {wide.scale:.4g}; let the model's scale depend on the head size only"
+            f"{where} are scaled by {narrow_scale:.4g} and, in a wider instance with the same head"
+            f" size, by {wide_scale:.4g}; let the model's scale depend on the head size only"
         )
         findings.append(with_code(note, "attention-scale"))
     growth = pair.head_growth if pair.owned else grown
@@ -578,9 +665,20 @@ def _score(
         queries=_with_biases(wide.queries, large),
         keys=_with_biases(wide.keys, large),
         head_growth=growth,
-        power=_power(narrow.scale, wide.scale, grown) or 0.0,
+        power=_power(narrow_scale, wide_scale, grown) or 0.0,
         separate=not packed and not _offset_gain(wide.queries, pair) and not _hidden(wide, large),
     )
+
+
+def _common_scale(scores: Scores, traced: Trace) -> float | None:
+    """Return the scale without constants that multiply one term of a sum, as in an adapter."""
+    scale = scores.scale
+    for constant in traced.constants:
+        terms = set(constant.after)
+        in_a_sum = terms < set(scores.queries) or terms < set(scores.keys)
+        if scale is not None and terms and in_a_sum and constant.value:
+            scale /= constant.value
+    return scale
 
 
 def _hidden(scores: Scores, traced: Trace) -> bool:
@@ -661,7 +759,9 @@ def _pair(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Pair:
     ours = getattr(inner, "config", None)
     theirs = getattr(base.module, "config", None)
     if is_configuration(ours) and is_configuration(theirs):
-        return _small_instances(inner, ours, theirs, inputs)
+        if is_built_from(inner, ours):
+            return _small_instances(inner, ours, theirs, inputs)
+        inputs = inputs or _example_that_runs(inner, base.module, ours)
     derived = None
     if inputs is None:
         derived = token_batch(inner, base.module)
@@ -678,6 +778,18 @@ def _pair(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Pair:
     if derived is not None:
         return replace(pair, note="probe: base and target on random token indices")
     return pair
+
+
+def _example_that_runs(
+    model: nn.Module, base: nn.Module, config: Configuration
+) -> ExampleBatch | None:
+    """Return a random batch for a Hugging Face model that was changed after it was built."""
+    if any(p.is_meta for p in (*model.parameters(), *base.parameters())):
+        return None
+    for batch in huggingface.examples(model, config):
+        if _failure(model, batch) is None and _failure(base, batch) is None:
+            return batch
+    return None
 
 
 def _base_and_target(model: nn.Module, base: nn.Module, inputs: ExampleBatch) -> Pair:

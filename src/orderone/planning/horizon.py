@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import isfinite, nan
 from numbers import Real
 from typing import Annotated, Protocol, TypeAlias, runtime_checkable
 
@@ -205,10 +205,10 @@ def _pair(value: object, name: str, example: str) -> Pair:
 
 
 def _positive(value: object, name: str) -> float:
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number or not isfinite(float(value)) or float(value) <= 0:
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
+    if not isfinite(number) or number <= 0:
         raise InputError(f"{name}: expected a positive number, got {value!r}", argument=name)
-    return float(value)
+    return number
 
 
 def _critical(value: CriticalBatch) -> float:

@@ -21,6 +21,7 @@ LAYERS = 2
 MOST_LAYERS = 10
 VOCABULARY = 512
 BATCH = (4, 16)
+WIDTHS = ("hidden_size", "intermediate_size", "moe_intermediate_size")
 NARROWEST = 32  # a few heads
 GROWTH = 4.0  # from the narrow to the wide instance
 LARGEST = 40_000_000  # parameters of an instance; more would only cost memory
@@ -33,6 +34,22 @@ def small_pair(
     widths = _width_keys(ours.to_dict(), theirs.to_dict())
     small = _narrowed(model, few_layers(model, theirs), widths)
     return small, _scaled(small, widths, GROWTH)
+
+
+def routing_pair(
+    model: nn.Module, ours: Configuration, theirs: Configuration
+) -> tuple[Configuration, Configuration] | None:
+    """Return small configurations with the experts of the base and of the target.
+
+    Return None if the two agree in everything but widths and depth.
+    """
+    widths = _width_keys(ours.to_dict(), theirs.to_dict())
+    base = few_layers(model, theirs)
+    target = few_layers(model, with_widths_of(ours, theirs))
+    if base.to_dict() == target.to_dict():
+        return None
+    narrow = widths or [key for key in WIDTHS if type(getattr(ours, key, None)) is int]
+    return _narrowed(model, base, narrow), _narrowed(model, target, narrow)
 
 
 def proportional_to(model: nn.Module, ours: Configuration, theirs: Configuration) -> Configuration:

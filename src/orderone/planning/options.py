@@ -23,6 +23,7 @@ from orderone.planning.horizon import (
     CriticalBatch,
     Horizon,
     PairInput,
+    times,
 )
 from orderone.planning.plan import Row, Settings
 from orderone.planning.roles.evidence import Evidence
@@ -41,7 +42,10 @@ from orderone.planning.supported import check_model
 from orderone.rules.axes import (
     DECAY,
     DEPTH_RULES,
+    EXPERT_RULES,
     INDEPENDENT,
+    RANK_RULES,
+    REPETITION_RULES,
     SQRT,
     Factors,
     Growth,
@@ -80,6 +84,11 @@ class PlanOptions:
     weight_decay: SettingInput | None = None  # likewise
     depth: Name | None = None  # "sqrt", "completep", or None: as the model's code
     eps: EpsOption | None = None  # like lr
+    expert_rule: Name | None = (
+        "mup"  # rule for the number of experts: a name of EXPERT_RULES, or None
+    )
+    rank_rule: Name | None = "mup"  # rule for the rank of adapters
+    repetition_rule: Name | None = "mup"  # rule for the number of queries that share a key
     gauge: Name = "folded"  # "folded", "unit" or "paper"
     decay: Name = "independent"  # "proportional", "timescale", "sqrt" or "inverse-width"
     batch: PairInput | None = None  # batch sizes of base and target
@@ -112,7 +121,7 @@ class PlanOptions:
             raise InputError(message + pair_remedy(model), "wrong-type", argument="model")
         optimizer = algorithm(self.optimizer)
         check_model(model, optimizer)
-        recipe = find_composition(self.rule) or Composition(_rule_name(self.rule), self.rule)
+        recipe = _read_rule(self.rule)
         depth = _chosen("depth", self.depth, recipe.depth, None)
         decay = _chosen("decay", self.decay, recipe.decay, INDEPENDENT)
         horizon = _chosen("horizon", self.horizon, recipe.horizon, SDE)
@@ -126,6 +135,9 @@ class PlanOptions:
             init=StartSetting.read(self.init),
             eps=self.eps,
             depth=None if depth is None else one_of(depth, DEPTH_RULES, "depth"),
+            expert_rule=_optional(self.expert_rule, EXPERT_RULES, "expert_rule"),
+            rank_rule=_optional(self.rank_rule, RANK_RULES, "rank_rule"),
+            repetition_rule=_optional(self.repetition_rule, REPETITION_RULES, "repetition_rule"),
             gauge=one_of(self.gauge, GAUGES, "gauge"),
             decay=_read_decay(decay, optimizer),
             horizon=Horizon.read(
@@ -138,10 +150,14 @@ class PlanOptions:
         )
 
 
-def _rule_name(rule: Rule) -> str:
+def _read_rule(rule: Rule) -> Composition:
+    """Return a rule as a composition, perhaps of the rule alone."""
+    composed = find_composition(rule)
+    if composed is not None:
+        return composed
     if isinstance(rule, Parameterization):
-        return rule.name
-    return str(rule).lower()
+        return Composition(rule.name, rule)
+    return Composition(str(rule).lower(), str(rule))
 
 
 def _chosen(
@@ -187,6 +203,10 @@ def pair_remedy(value: object) -> str:
 OPTION_NAMES: tuple[str, ...] = tuple(field.name for field in fields(PlanOptions))
 
 
+def _optional(name: Name | None, names: Sequence[str], argument: str) -> str | None:
+    return None if name is None else one_of(name, names, argument)
+
+
 def _read_overrides(overrides: Overrides | None) -> dict[str, str]:
     if overrides is None:
         return {}
@@ -215,6 +235,9 @@ class Request:
     score_power: Exact | None
     decay_vectors: bool = True
     init: StartSetting = KEPT
+    expert_rule: str | None = "mup"
+    rank_rule: str | None = "mup"
+    repetition_rule: str | None = "mup"
     horizon: Horizon = NO_HORIZON
 
     def parameterization(self, law: str | UpdateLaw) -> Parameterization:
@@ -355,7 +378,7 @@ class Request:
         self, optimizer: Algorithm, factors: Factors, role: Role, growth: Growth
     ) -> float:
         """Return the factor of weight decay for a model that grew, by the convention."""
-        return decay_factor(
+        by_convention = decay_factor(
             factors,
             optimizer.law,
             self.decay,
@@ -363,6 +386,7 @@ class Request:
             role=role,
             growth=growth,
         )
+        return by_convention * factors.weight_decay
 
     def horizon_factors(
         self, optimizer: Algorithm, role: Role, trained: bool
@@ -384,7 +408,7 @@ class Request:
             factors.std,
             factors.gradient,
         )
-        return optimizer.scaled_eps(base, scale)
+        return times(optimizer.scaled_eps(base, scale), factors.eps)
 
     def decayed(self, rows: Sequence[Row]) -> tuple[Row, ...]:
         """Return the rows, without weight decay on vectors if the user wants none there."""

@@ -51,7 +51,8 @@ class Origin:
 
 def growth_of(row: "Row", setting: str) -> float:
     """Return the factor of a setting between base and target, without values tuned by the user."""
-    return prod(getattr(origin, setting) for origin in row.origins if not origin.tuned)
+    factors = [getattr(origin, setting) for origin in row.origins if not origin.tuned]
+    return prod(factors, start=1.0)
 
 
 def origin_lines(rows: "Sequence[Row]") -> list[str]:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from orderone.core.errors import InputError
 from orderone.core.notebook import notebook_html
 from orderone.core.roles import Role
+from orderone.observe.batches import ModelInputs, call_inputs
 from orderone.observe.inventory import tensors_of, unwrap
 from orderone.optimizers import row_rates
 from orderone.optimizers.combined import CombinedOptimizer
@@ -33,6 +34,7 @@ from orderone.optimizers.table import (
 from orderone.planning import apply, schedule, text
 from orderone.planning.draw import Draw
 from orderone.planning.origins import Origin
+from orderone.planning.start_outputs import measure_outputs
 from orderone.planning.start_sizes import StartReport, start_report
 from orderone.planning.supported import has_sparse_gradients
 from orderone.rules.axes import Factors, Growth
@@ -175,7 +177,8 @@ class Row:
         setting = None if self.betas is None else record_named(self.optimizer).averages
         if setting is None or self.betas is None:
             return {}
-        return {setting: self.betas if len(self.betas) > 1 else self.betas[0]}
+        first, *others = self.betas
+        return {setting: self.betas if others else first}
 
     @property
     def rule_std(self) -> float:
@@ -351,8 +354,19 @@ class Plan:
 
     @property
     def start(self) -> StartReport:
-        """Initial sizes of the base beside order one: what is too small or too large."""
+        """Initial sizes of the base beside order one: what is too small or too large.
+
+        `measure_start` adds activations, attention scores and logits.
+        """
         return start_report(self.rows)
+
+    def measure_start(self, inputs: ModelInputs) -> StartReport:
+        """Return `start` with the activations, attention scores and logits of one forward pass.
+
+        They are those of the model as it is now: call it after `apply`, and before training.
+        `inputs` are those of the model, as for `plan`.
+        """
+        return self.start.with_outputs(measure_outputs(self.bound(), call_inputs(inputs)))
 
     # --- applying and training --------------------------------------------------------------------
 

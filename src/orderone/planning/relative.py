@@ -11,8 +11,10 @@ The path of a learning rate:
     rules/axes/width.py          `width_factors`: factors of this role, growth and update law
     `_factors`                   divides by the factor that torch.optim.Muon applies to lr
     start.py                     initial sizes of the base, if the user asks for a start
-    adjustments.py               in this order: weight norm, constants in the forward code, residual
-                                 branches, attention scores, tied readouts, gauge. Without a rule
+    adjustments.py               in this order: weight norm, constants in the forward code, rank of
+                                 adapters (adapter_factors.py), number of experts
+                                 (expert_factors.py), residual branches, attention scores, tied
+                                 readouts, gauge. Without a rule
                                  for depth, own_depth.py keeps the initial sizes that the model's
                                  own code sets at its depth
     settings.py                  `Setting.of`: the user's learning rate of this tensor, for the base
@@ -31,17 +33,22 @@ from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
 from orderone.optimizers.table import Algorithm, Eps, record_for
 from orderone.planning import adjustments, own_depth
+from orderone.planning.adapter_factors import adapters_of_other_rank, factors_in_width
 from orderone.planning.adjustments import Draft, DraftBlock
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Base, Initial, is_configuration, measure, sizes_of
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
+from orderone.planning.expert_factors import mixtures_of_experts
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.horizon import scaled_betas, times
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.options import Request
 from orderone.planning.origins import Origin
 from orderone.planning.plan import Block, Plan, Row, in_groups
+from orderone.planning.repetition_factors import Repetition, repeated_keys, repetitions
+from orderone.planning.roles.adapters import AdapterPart, adapter_parts
 from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
+from orderone.planning.roles.experts import ExpertPart, Size, expert_parts, lists_of_experts
 from orderone.planning.roles.parallel import parallel_by_shape
 from orderone.planning.roles.resolve import (
     ResolvedRole,
@@ -64,6 +71,18 @@ def relative_plan(model: nn.Module, base: Base, request: Request, facts: Forward
     return _Comparison(model, base, request, facts).to_plan()
 
 
+def other_sizes(
+    model: nn.Module, base: Base, request: Request, facts: ForwardFacts
+) -> dict[str, set[Size]]:
+    """Return numbers of experts, ranks of adapters and repetitions of keys, in base and model."""
+    comparison = _Comparison(model, base, request, facts)
+    return {
+        "expert count": comparison.expert_counts,
+        "rank": comparison.ranks,
+        "repetition": comparison.query_groups,
+    }
+
+
 @dataclass(frozen=True)
 class _Comparison:
     model: nn.Module
@@ -77,10 +96,15 @@ class _Comparison:
         drafts = self._drafts()
         subjects = self._subjects(drafts)
         request.check_settings(list(subjects.values()))
+        # widths of keys and values are those of the queries
+        drafts = repeated_keys(drafts, self.repetitions, replace(request, repetition_rule=None))
         start = started(drafts, subjects, request.init, facts, self.base, self.model)
-        normed = adjustments.weight_norm(start.drafts, self.model)
-        compensated = adjustments.forward_constants(normed, facts)
-        in_depth = self._in_depth(compensated)
+        repeated = repeated_keys(start.drafts, self.repetitions, request)
+        normed = adjustments.weight_norm(repeated, self.model)
+        adapted = adapters_of_other_rank(normed, self.adapters, facts, request)
+        compensated = adjustments.forward_constants(adapted, facts, without=self.adapters)
+        mixtures = mixtures_of_experts(compensated, facts, request.expert_rule)
+        in_depth = self._in_depth(mixtures.drafts)
         scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
         tied = adjustments.tied_readouts(scores.drafts, facts, request)
         gauge = adjustments.gauge(tied.drafts, request)
@@ -90,6 +114,7 @@ class _Comparison:
         undone = (*scores.notes, *tied.notes)
         notes = (
             *start.notes,
+            *mixtures.notes,
             *in_depth.notes,
             *undone,
             *self._bottlenecks(gauge.drafts.values()),
@@ -97,8 +122,11 @@ class _Comparison:
         sizes = order_one_sizes(gauge.drafts, subjects, facts, self.base, self.model)
         stages: Stages = {
             "width": start.drafts,
+            "repetition": repeated,
             "weight norm": normed,
+            "rank": adapted,
             "forward code": compensated,
+            "experts": mixtures.drafts,
             "depth": in_depth.drafts,
             "attention scores": scores.drafts,
             "tied readout": tied.drafts,
@@ -157,8 +185,9 @@ class _Comparison:
         """Names of lists whose modules are not layers: as traced, or as shapes tell."""
         if self.facts.pair is not None:
             return self.facts.parallel
-        as_layers = self._evidence(counterparts(self._shapes, self.base.shapes))
-        return parallel_by_shape(as_layers, self.base.shapes)
+        as_layers = counterparts(self._shapes, self.base.shapes)
+        heads = parallel_by_shape(self._evidence(as_layers), self.base.shapes)
+        return heads | lists_of_experts(self._experts(as_layers))
 
     @cached_property
     def traced_as(self) -> dict[str, str]:
@@ -171,7 +200,25 @@ class _Comparison:
 
     def _evidence(self, counterparts: Mapping[str, Counterpart]) -> list[Evidence]:
         overrides = read_overrides(self.request.overrides, list(self.items))
+        self._check_dimensions(counterparts)
+        experts = self._experts(counterparts)
         tensors: list[Evidence] = []
+        for name, item in self.items.items():
+            evidence = Evidence(
+                item,
+                self.base.shapes[counterparts[name].name],
+                override=overrides.get(name),
+                traced=self.facts.layouts.get(self.traced_as.get(name, ""), ()),
+                declared=declared_layouts(item),
+                is_output=not set(self.facts.outputs).isdisjoint(item.modules),
+                siblings=(1, 1) if name in experts else counterparts[name].siblings,
+                generated=self.facts.generated.get(self.traced_as.get(name, "")),
+                expert=experts.get(name),
+            )
+            tensors.append(evidence)
+        return tensors
+
+    def _check_dimensions(self, counterparts: Mapping[str, Counterpart]) -> None:
         for name, item in self.items.items():
             base_shape = self.base.shapes[counterparts[name].name]
             if len(base_shape) != len(item.shape):
@@ -180,22 +227,28 @@ class _Comparison:
                     f" {len(item.shape)} in the model; build the base with the same code"
                 )
                 raise InputError(message, "other-architecture", argument="base")
-            evidence = Evidence(
-                item,
-                base_shape,
-                override=overrides.get(name),
-                traced=self.facts.layouts.get(self.traced_as.get(name, ""), ()),
-                declared=declared_layouts(item),
-                is_output=not set(self.facts.outputs).isdisjoint(item.modules),
-                siblings=counterparts[name].siblings,
-                generated=self.facts.generated.get(self.traced_as.get(name, "")),
-            )
-            tensors.append(evidence)
-        return tensors
+
+    def _experts(self, counterparts: Mapping[str, Counterpart]) -> dict[str, ExpertPart]:
+        """Return the place of every tensor that belongs to a mixture of experts."""
+        names = {name: counterpart.name for name, counterpart in counterparts.items()}
+        declared = [name for name, item in self.items.items() if declared_layouts(item)]
+        return expert_parts(
+            self._shapes, self.base.shapes, names, declared, parallel=self.facts.parallel
+        )
 
     @cached_property
     def widths(self) -> Widths:
         return Widths(self.tensors)
+
+    @cached_property
+    def adapters(self) -> dict[str, AdapterPart]:
+        """Matrices of adapters, by name."""
+        return adapter_parts(self.tensors)
+
+    @cached_property
+    def repetitions(self) -> dict[str, Repetition]:
+        """Repetitions of keys and values, by name."""
+        return repetitions(self.tensors)
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -208,6 +261,10 @@ class _Comparison:
             name = evidence.name
             algorithm = self._algorithm(evidence, structure[name])
             drafts[name] = self._draft(evidence, roles[name], algorithm)
+        for name, part in self.adapters.items():
+            if part.growth != 1:
+                factors = factors_in_width(drafts[name], part, self.request)
+                drafts[name] = replace(drafts[name], factors=factors)
         return drafts
 
     def _as_traced(self, evidence: Evidence) -> Evidence:
@@ -227,6 +284,7 @@ class _Comparison:
         Its iterations are in real numbers, so that it takes no complex matrices.
         """
         is_matrix = structural_role == Role.HIDDEN and len(evidence.item.shape) == 2
+        is_matrix = is_matrix and not evidence.is_router
         is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()
         return record_for(self.request.algorithm, is_hidden, evidence.item.shape)
 
@@ -380,9 +438,10 @@ class _Comparison:
 
     def _betas(self, draft: Draft, horizon: Factors) -> tuple[float, ...] | None:
         """Return the betas of a tensor; None if they are those of the base."""
-        if horizon.betas == (1.0, 1.0):
+        factors = (draft.factors * horizon).betas
+        if factors == (1.0, 1.0):
             return None
-        return scaled_betas(draft.algorithm, draft.algorithm.betas, horizon.betas)
+        return scaled_betas(draft.algorithm, draft.algorithm.betas, factors)
 
     def _origins(self, row: Row, subject: Subject, stages: "Stages") -> tuple[Origin, ...]:
         """Return the factors of a row by axis, adjustment and setting of the user."""
@@ -400,6 +459,7 @@ class _Comparison:
                     lr=after.lr / before.lr,
                     weight_decay=after.weight_decay / before.weight_decay,
                     eps=after.eps / before.eps,
+                    betas=_ratio(after.betas, before.betas),
                     multiplier=after.multiplier / before.multiplier,
                 )
             )
@@ -452,6 +512,7 @@ class _Comparison:
             lr=factors.lr,
             weight_decay=request.decay_factor(algorithm, factors, draft.role, growth),
             eps=eps / base_eps if base_eps else 1.0,
+            betas=factors.betas,
             multiplier=draft.multiplier,
         )
 
@@ -488,10 +549,13 @@ class _Comparison:
             if counterpart.depth != 1:
                 depths.append(counterpart.depth)
         others = [f"depth x{max(depths):.4g}"] if depths else []
+        others += self._more_of("rank", self.ranks)
+        others += self._more_of("experts", self.expert_counts)
+        others += self._more_of("queries per key", self.query_groups)
         for name, (base, target) in self.request.horizon.sizes.items():
             if base != target:
                 others.append(f"{name} x{target / base:.4g}")
-        sizes = sorted(self.widths.passed_on, key=lambda size: size[0])
+        sizes = sorted(self.widths.passed_on - self._ranks, key=lambda size: size[0])
         if sizes:
             ratios: set[float] = set()
             widths: list[str] = []
@@ -512,12 +576,48 @@ class _Comparison:
         differences = " and ".join(differs)
         return f"{title}: no width grows; base and target differ in {differences}; {count}"
 
+    @cached_property
+    def _ranks(self) -> set[Size]:
+        """Ranks of adapters that are nothing else: no other tensor has this size."""
+        others: set[Size] = set()
+        for evidence in self.tensors:
+            if evidence.name not in self.adapters:
+                others.update(evidence.sizes)
+        return self.ranks - others
+
+    @property
+    def query_groups(self) -> set[Size]:
+        """Whole numbers of queries that share a key."""
+        groups: set[Size] = set()
+        for repetition in self.repetitions.values():
+            base, target = repetition.sizes
+            if base == int(base) and target == int(target):
+                groups.add((int(base), int(target)))
+        return groups
+
+    @property
+    def ranks(self) -> set[Size]:
+        return {part.rank for part in self.adapters.values()}
+
+    @property
+    def expert_counts(self) -> set[Size]:
+        parts = [evidence.expert for evidence in self.tensors]
+        return {part.count for part in parts if part is not None}
+
+    def _more_of(self, word: str, sizes: Iterable[Size]) -> list[str]:
+        """Return `rank x8 (4 -> 32)` for the sizes that differ."""
+        texts: list[str] = []
+        for base, target in sorted(sizes):
+            if base != target:
+                texts.append(f"{word} x{target / base:.4g} ({base} -> {target})")
+        return texts
+
     def _other_sizes(self) -> set[str]:
         """Return words for the sizes that differ and are not widths."""
         words: set[str] = set()
         for evidence in self.tensors:
             for size in evidence.sizes:
-                if size[0] != size[1]:
+                if size[0] != size[1] and size not in self._ranks:
                     words.add(self.widths.word_for(size))
         return words
 
@@ -551,7 +651,7 @@ class _Comparison:
         """Return a note if the output of a readout goes on into the network."""
         stacks: dict[str, None] = {}
         for draft in drafts:
-            if draft.resolved.bottleneck:
+            if draft.resolved.bottleneck and draft.name not in self.adapters:
                 stacks[stack_of(draft.name)] = None
         if not stacks:
             return []
@@ -567,3 +667,7 @@ def _size(eps: Eps) -> float:
     if isinstance(eps, tuple):
         return eps[1]
     return eps or 0.0
+
+
+def _ratio(after: tuple[float, float], before: tuple[float, float]) -> tuple[float, float]:
+    return (after[0] / before[0], after[1] / before[1])

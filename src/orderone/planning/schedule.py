@@ -147,8 +147,8 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
             in_groups.add(row.name)
             for setting in ("weight_decay", "eps"):
                 _same_setting(setting, getattr(row, setting), group, row, number)
-            for setting, planned in row.averages.items():
-                _same_setting(setting, planned, group, row, number)
+            for setting, betas in row.averages.items():
+                _same_setting(setting, betas, group, row, number)
             _same_rows(optimizer, group, row, number)
         wanted.append(rows[0].lr if rows else 0.0)
     missing = [row.name for row in plan.rows if row.name not in in_groups]

@@ -1,5 +1,6 @@
 """A transfer study as a page: loss against learning rate (one panel per rule, one line per size),
-the best learning rate against size, the tables, and the settings for a larger model."""
+the best learning rate and the loss against size with its forecast, normalised loss curves, the
+tables, and the settings for a larger model."""
 
 import math
 from collections.abc import Sequence
@@ -9,21 +10,25 @@ from typing import Any
 import numpy as np
 
 from orderone.core.colours import rule_colours
+from orderone.core.errors import InputError
 from orderone.report.figures import write_figures
 from orderone.report.inputs import Figure, FilePath, Layout, TargetInput, Trace, TransferInput
 from orderone.sweeping.optimum import INSIDE, Curve, Optimum
 from orderone.sweeping.transfer_text import (
+    collapse_sentences,
     drift_table,
     headline,
     optima_table,
     outside_note,
     predicted,
+    quality_table,
     slope,
     verdicts,
 )
 
 BEYOND = 2.0  # octaves that the axis of optima shows at most beyond them
 MARGIN = 0.2  # octaves between the data and the ends of that axis
+FARTHEST = 4  # the forecast is drawn up to so many times the largest size
 BEST: Trace = {"symbol": "star", "size": 13, "line": {"color": "#ffffff", "width": 1}}
 
 
@@ -48,9 +53,9 @@ def write_transfer(
     return write_figures(
         path,
         f"{title}: {verdicts(t)}",
-        [_losses(t), _drift(t)],
-        [*notes, *t.notes, *filter(None, [outside_note(t)])],
-        [optima_table(t), drift_table(t)],
+        [_losses(t), _drift(t), *_forecast(t), *_collapse(t)],
+        [*notes, *t.notes, *filter(None, [outside_note(t)]), *collapse_sentences(t)],
+        [optima_table(t), drift_table(t), quality_table(t)],
         code,
     )
 
@@ -353,6 +358,98 @@ def line_through(known: Sequence[Optimum], fitted: float, power: float) -> Trace
     if not math.isnan(fitted):
         start = start + fitted * (doublings[0] - doublings.mean())
     return {"x": line_sizes, "y": 2.0 ** (start + power * (doublings - doublings[0]))}
+
+
+# --- forecast and loss curves ---------------------------------------------------------------------
+
+
+def _forecast(t: TransferInput) -> list[Figure]:
+    """Return the figure of the best loss against size with its power law; none without a law."""
+    largest = max(sizes(t))
+    shown = np.geomspace(min(sizes(t)), FARTHEST * largest, 25).round().astype(int)
+    data: list[Trace] = []
+    for rule, colour in rule_colours(t.rules).items():
+        try:
+            values = [t.forecast(rule=rule, **{t.axis: int(size)}) for size in shown]
+        except InputError:
+            continue
+        band = [value.high for value in values] + [value.low for value in reversed(values)]
+        known = [optimum for optimum in t.optima[rule] if optimum.beyond == INSIDE]
+        shared = {"type": "scatter", "legendgroup": rule}
+        area = {
+            "x": [*shown.tolist(), *reversed(shown.tolist())],
+            "y": band,
+            "fill": "toself",
+            "fillcolor": colour,
+            "opacity": 0.2,
+            "line": {"width": 0},
+            "mode": "lines",
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+        line = {
+            "x": shown,
+            "y": [value.loss for value in values],
+            "mode": "lines",
+            "line": {"color": colour, "width": 2},
+            "name": f"{rule}: {values[0].formula}",
+            "hovertemplate": f"{t.axis} %{{x}}<br>loss %{{y:.4g}}<extra></extra>",
+        }
+        points = {
+            "x": [optimum.size for optimum in known],
+            "y": [optimum.loss for optimum in known],
+            "mode": "markers",
+            "marker": {"color": colour, "size": 9},
+            "showlegend": False,
+            "hovertemplate": f"{t.axis} %{{x}}<br>loss %{{y:.4g}}<extra></extra>",
+        }
+        data += [shared | area, shared | line, shared | points]
+    if not data:
+        return []
+    title = f"Best loss against {t.axis}, and its forecast"
+    layout = {
+        "title": {"text": f"{title}<br><sup>area: interval of the power law</sup>"},
+        "xaxis": {
+            "type": "log",
+            "title": {"text": t.axis},
+            "tickvals": [*sizes(t), FARTHEST * largest],
+        },
+        "yaxis": {"title": {"text": "loss"}},
+    }
+    return [{"data": data, "layout": layout}]
+
+
+def _collapse(t: TransferInput) -> list[Figure]:
+    """Return one figure of normalised loss curves per rule; none without loss curves."""
+    figures: list[Figure] = []
+    for rule in t.rules:
+        try:
+            curves = t.collapse(rule=rule)
+        except InputError:
+            continue
+        share = curves.windows.mean(1)
+        data: list[Trace] = []
+        for size, mean, colour in zip(
+            curves.sizes, curves.means, shades(len(curves.sizes)), strict=True
+        ):
+            line = {
+                "type": "scatter",
+                "mode": "lines",
+                "x": share,
+                "y": mean,
+                "name": f"{t.axis} {size}",
+                "line": {"color": colour, "width": 2},
+                "error_y": {"type": "data", "array": curves.spread, "color": colour, "width": 0},
+            }
+            data.append(line)
+        title = f"Normalised loss curves of {_escaped(rule)}, lr {curves.lr:.3g}: {curves.verdict}"
+        layout = {
+            "title": {"text": f"{title}<br><sup>bars: standard deviation between seeds</sup>"},
+            "xaxis": {"title": {"text": "share of the training"}},
+            "yaxis": {"title": {"text": "loss / loss at the end"}},
+        }
+        figures.append({"data": data, "layout": layout})
+    return figures
 
 
 def _escaped(words: str) -> str:

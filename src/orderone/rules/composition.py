@@ -12,12 +12,12 @@ from typing import Annotated, TypeAlias
 from orderone.core.errors import InputError, one_of
 from orderone.core.inputs import Name, UserInput
 from orderone.rules.axes import DECAY, DEPTH_RULES, HORIZONS, Axis
-from orderone.rules.parameterizations import names, table
+from orderone.rules.parameterizations import TABLES, table
 from orderone.rules.plugins import plugin, plugins
 from orderone.theory.exponents import Parameterization
 
 AxisInput: TypeAlias = Annotated[str | Axis, UserInput]
-RESERVED = ("width", "depth", "batch", "tokens")
+RESERVED = ("width", "depth", "batch", "tokens", "experts", "rank", "repetition")
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,18 @@ def find_composition(rule: object) -> Composition | None:
     """Return a composition, or the installed one with this name; None for another rule."""
     if isinstance(rule, Composition):
         return rule
-    if isinstance(rule, str) and rule.lower() not in names():
+    if isinstance(rule, str) and rule.lower() not in TABLES:
         return plugin(rule.lower(), Composition)
     return None
 
 
-def _as_composition(rule: object) -> Composition:
+def _as_composition(rule: str | Parameterization | Composition) -> Composition:
     found = find_composition(rule)
     if found is not None:
         return found
     if isinstance(rule, Parameterization):
         return Composition(rule.name, rule)
+    assert not isinstance(rule, Composition)  # `find_composition` returns these
     known = table(rule)
     return Composition(known.name, known.name)
 

@@ -61,7 +61,6 @@ def _entries(path: tuple[str, ...]) -> dict[str, EntryPoint]:
     return entries
 
 
-@lru_cache
 def _loaded(entry: EntryPoint) -> object:
     """Return the object of an entry point, or the error that its package raises."""
     try:

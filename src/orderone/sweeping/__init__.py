@@ -1,7 +1,8 @@
 """Sweeps of small models, and tests whether their best learning rate transfers to large ones."""
 
+from orderone.sweeping.multipliers import multipliers
 from orderone.sweeping.options import Execution, Search, Training
-from orderone.sweeping.result import Interrupted, Sweep
+from orderone.sweeping.result import ClusterLost, Interrupted, Sweep
 from orderone.sweeping.space import log_grid
 from orderone.sweeping.stacked import NotStackable, Stack
 from orderone.sweeping.sweep import sweep
@@ -10,6 +11,7 @@ from orderone.training.schedule import schedule
 from orderone.training.train import train
 
 __all__ = [
+    "ClusterLost",
     "Execution",
     "Interrupted",
     "NotStackable",
@@ -19,6 +21,7 @@ __all__ = [
     "Training",
     "Transfer",
     "log_grid",
+    "multipliers",
     "schedule",
     "sweep",
     "train",

@@ -32,12 +32,7 @@ def read_curves(
 
     The notes are about rows that were left out.
     """
-    rows: Rows = _with_rule(selected(_checked(frame), where))
-    axis = _axis(rows, over)
-    setting = _rate_column(rows, setting)
-    rows = rows.assign(**{axis: _sizes(rows[axis], axis)})
-    _check_constant(rows, axis, setting)
-    rows = rows.assign(lr=_rates(rows[setting], setting), loss=_losses(rows), seed=_seeds(rows))
+    axis, setting, rows = normal_rows(frame, over, where, setting)
     notes: list[str] = []
     curves: Curves = {}
     for rule, rows_of_rule in rows.groupby("rule", sort=False):
@@ -46,6 +41,23 @@ def read_curves(
             name = f"{rule}, {axis} {size}"
             curves[str(rule)].append(_curve(int(cast(int, size)), rows_of_size, name, notes))
     return axis, setting, curves, notes
+
+
+def normal_rows(
+    frame: "pd.DataFrame", over: str | None, where: Mapping[str, object], setting: str | None
+) -> tuple[str, str, Rows]:
+    """Return axis, learning rate, and the rows of finished trainings.
+
+    In the rows, `lr` is the learning rate that is studied, and the loss is inf where training
+    diverged.
+    """
+    rows: Rows = _with_rule(selected(_checked(frame), where))
+    axis = _axis(rows, over)
+    setting = _rate_column(rows, setting)
+    rows = rows.assign(**{axis: _sizes(rows[axis], axis)})
+    _check_constant(rows, axis, setting)
+    rows = rows.assign(lr=_rates(rows[setting], setting), loss=_losses(rows), seed=_seeds(rows))
+    return axis, setting, rows
 
 
 def _checked(frame: object) -> "pd.DataFrame":

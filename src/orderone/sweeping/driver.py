@@ -13,12 +13,12 @@ from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import algorithm
 from orderone.seeding import seeded
 from orderone.sweeping.engine import Engine, groups, units
-from orderone.sweeping.executors import Executor
+from orderone.sweeping.executors import Executor, WorkersLost
 from orderone.sweeping.job import Built, Job
 from orderone.sweeping.member import optimizer_options
 from orderone.sweeping.progress import Progress, progress_bar
 from orderone.sweeping.pruning import Pruner
-from orderone.sweeping.result import Interrupted, Sweep
+from orderone.sweeping.result import ClusterLost, Interrupted, Sweep
 from orderone.sweeping.samplers import Results, Sampler
 from orderone.sweeping.store import Store
 from orderone.sweeping.trial import PER_TENSOR, Trial
@@ -65,6 +65,9 @@ class Driver:
             except KeyboardInterrupt:
                 self.finish()
                 raise Interrupted(self.result()) from None
+            except WorkersLost as error:
+                self.finish()
+                raise ClusterLost(str(error), self.result()) from None
         self.finish()
         return self.result()
 

@@ -33,6 +33,7 @@ from orderone.sweeping.trial import (
     Value,
     setting_of,
 )
+from orderone.torch_compat import tree_leaves
 from orderone.training.fingerprint import identity
 from orderone.training.schedule import Factor, schedule
 from orderone.training.settings import Settings, cast_model
@@ -237,6 +238,15 @@ class Job:
             return self.settings
         factor = schedule(self.schedule, steps, self.warmup)
         return replace(self.settings, steps=steps, factor=factor)
+
+    @property
+    def tokens_per_batch(self) -> tuple[int, int]:
+        """Samples of a batch, and tokens of a sample (1 if the first input has no ids)."""
+        for leaf in tree_leaves(self.data.at(0, 0)):
+            if isinstance(leaf, torch.Tensor) and leaf.ndim:
+                is_ids = leaf.ndim > 1 and not (leaf.is_floating_point() or leaf.is_complex())
+                return len(leaf), leaf[0].numel() if is_ids else 1
+        return 1, 1
 
     def source(self, trial: Trial) -> Source:
         """Return the data of a trial, which may set its batch size."""

@@ -77,6 +77,7 @@ class Optimum:
     grid: tuple[float, float] = (-np.inf, np.inf)  # smallest and largest log2(lr) that was run
     open_below: bool = False  # the interval reaches below the grid, whose end is then `low`
     open_above: bool = False  # the interval reaches above the grid, whose end is then `high`
+    loss_noise: float = np.inf  # standard error of `loss` from the seeds
 
     @property
     def lr(self) -> float:
@@ -95,14 +96,15 @@ def optimum(curve: Curve, confidence: float = 0.95) -> Optimum:
     if (beyond := _beyond(mean, best)) != INSIDE:
         return _no_number(curve, beyond, float(mean[best]))
     x, bend, loss, cut = (value[0] for value in vertex(curve.x, mean[None]))
-    drawn, ends = _resampled(curve)
+    drawn, losses, ends = _resampled(curve)
     for word, share in zip((BELOW, ABOVE), ends, strict=True):
         if share > AT_THE_END:
             return _no_number(curve, word, float(loss))
+    noise = np.inf
+    loss_noise = np.inf
     if seeds > 1:
         noise = float(drawn.std() * (seeds / (seeds - 1)) ** 0.5)
-    else:
-        noise = np.inf
+        loss_noise = float(losses.std() * (seeds / (seeds - 1)) ** 0.5)
     resolution = float(max(SMOOTH, CLIFF * cut) * np.diff(curve.x[best - 1 : best + 2]).max())
     error, freedom = combined([(1.0, noise, seeds - 1, resolution)])
     reach = quantile(freedom, confidence) * error
@@ -123,6 +125,7 @@ def optimum(curve: Curve, confidence: float = 0.95) -> Optimum:
         grid=grid,
         open_below=known and low < grid[0],
         open_above=known and high > grid[1],
+        loss_noise=loss_noise,
     )
 
 
@@ -159,13 +162,14 @@ def _no_number(curve: Curve, beyond: str, loss: float) -> Optimum:
     )
 
 
-def _resampled(curve: Curve) -> tuple[np.ndarray, tuple[float, float]]:
-    """Return the optima for resampled seeds, and the shares of them at the two ends of the grid."""
+def _resampled(curve: Curve) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
+    """Return optima and their losses for resampled seeds, and the shares of optima at the ends."""
     drawn = draws(len(curve.losses))
     means = curve.losses[drawn].mean(1)  # (resamples, rates)
     best = means.argmin(1)
     ends = float((best == 0).mean()), float((best == len(curve.x) - 1).mean())
-    return vertex(curve.x, means)[0], ends
+    x, _, losses, _ = vertex(curve.x, means)
+    return x, losses, ends
 
 
 @lru_cache

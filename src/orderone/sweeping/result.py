@@ -44,6 +44,23 @@ class Interrupted(KeyboardInterrupt):
         self.sweep = sweep
 
 
+class ClusterLost(RuntimeError):  # noqa: N818
+    """Raised if the Ray cluster does not answer any more; `sweep` has the finished trials.
+
+    The connection to the cluster is closed. With a store, the same call continues on a new cluster.
+    """
+
+    def __init__(self, reason: str, sweep: "Sweep"):
+        finished = sum(outcome.finished for outcome in sweep.outcomes.values())
+        text = f"{reason}; {finished} of {len(sweep.trials)} trials finished"
+        if sweep.store:
+            text += f" and are in {sweep.store}; run the same call on a new cluster to continue"
+        else:
+            text += "; nothing was saved to disk; pass store= to be able to continue"
+        super().__init__(text)
+        self.sweep = sweep
+
+
 @dataclass(frozen=True)
 class Sweep:
     """Trials and their outcomes by key; trials without an outcome were not run (interrupted)."""
@@ -167,7 +184,19 @@ class Sweep:
         from orderone.sweeping.transfer import Transfer
 
         keywords: dict[str, Any] = {**self._job_options(), **options}
-        return Transfer.from_frame(self.frame, **keywords)
+        keywords.setdefault("histories", {key: out.losses for key, out in self.outcomes.items()})
+        frame = self.frame
+        if self.job is not None and self.job.sweeps_steps and "tokens" not in frame:
+            frame = frame.assign(tokens=[self._tokens(key) for key in frame["key"]])
+        return Transfer.from_frame(frame, **keywords)
+
+    def _tokens(self, key: str) -> int:
+        """Return the number of tokens that a trial was meant to see; samples, without tokens."""
+        assert self.job is not None
+        samples, per_sample = self.job.tokens_per_batch
+        settings = self.job.settings_of(self.trials[key])
+        size = self.trials[key].get("batch_size") or samples
+        return settings.steps * self.job.accumulate * int(size) * per_sample
 
     def _job_options(self) -> dict[str, object]:
         """Return the base, the plan options and `build` of this sweep."""

@@ -53,7 +53,7 @@ from orderone.training.inputs import (
     LossFunction,
     ScheduleInput,
 )
-from orderone.training.settings import optional_count, read_precision
+from orderone.training.settings import optional_count, read_device, read_precision
 from orderone.training.source import read_source
 from orderone.training.stacked.capability import stacking_failure
 from orderone.training.stacked.errors import NotStackable
@@ -190,6 +190,7 @@ def sweep(
 
     Raises:
         Interrupted: On Ctrl-C and SIGTERM; a KeyboardInterrupt with the finished trials.
+        ClusterLost: If a Ray cluster does not answer any more; it has the finished trials, too.
     """
     del training, search, execution  # `accepts_groups` has spread them over the keywords
     for option in plan_options:
@@ -232,7 +233,7 @@ def sweep(
         optimizers=read.optimizers,
         plan_options=plan_options,
         name=None if name is None else str(name),
-        device=_read_device(device),
+        device=read_device(device),
         report_every=max(1, min(amounts.steps) // REPORTS),
         checkpoint_seconds=real(checkpoint_seconds, "checkpoint_seconds", least=0),
         together=optional_count(together, "together"),
@@ -337,24 +338,8 @@ def _check_same_optimizer(space: Space, built: type[Optimizer]) -> None:
 def _verifies(verify: bool | None, device: Device) -> bool:
     """Return whether stacks prove themselves; by default on a CPU."""
     if verify is None:
-        return torch.device(_read_device(device)).type == "cpu"
+        return torch.device(read_device(device)).type == "cpu"
     return bool(verify)
-
-
-def _read_device(device: Device) -> str:
-    if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(
-            f"device: expected cpu or cuda, got {device!r}", argument="device"
-        ) from error
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(
-            f"device: torch found no GPU, got {device!r}; pass device='cpu'", argument="device"
-        )
-    return str(chosen)
 
 
 def _read_base(base: Base, space: Space) -> tuple[dict[str, int], Base]:

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from orderone.core.errors import code_of, hint_on_codes
+from orderone.core.errors import InputError, code_of, hint_on_codes
 from orderone.core.notebook import notebook_html
 from orderone.core.text_table import text_table, wrapped
 from orderone.sweeping.drift import UNKNOWN, Drift
@@ -20,6 +20,9 @@ NEEDS = {
     "optimum-outside-grid": "needs a wider grid of learning rates",
     "equal-losses": "needs longer training or a wider grid of learning rates",
     "drift-too-uncertain": "needs more seeds, {axis}s or learning rates",
+    "loss-rises": "none: the loss rises with {axis}",
+    "history-too-short": "needs longer training",
+    "no-learning-rate": "needs a learning rate that all {axis}s share",
 }
 
 
@@ -36,6 +39,9 @@ def render(study: "Transfer") -> str:
     if note := outside_note(study):
         lines += wrapped(note, indent=0)
     lines += ["", *text_table(drift_table(study))]
+    lines += ["", *text_table(quality_table(study))]
+    for sentence in collapse_sentences(study):
+        lines += wrapped(sentence, indent=0)
     lines += hint_on_codes([*study.notes, *(drift.remedy for drift in study.drift.values())])
     return "\n".join(lines)
 
@@ -46,8 +52,9 @@ def notebook(study: "Transfer") -> str:
     for drift in study.drift.values():
         remedy = f"; {drift.remedy}" if drift.remedy else ""
         notes.append(f"{drift.rule}: {drift.why}{remedy}")
-    notes += [*study.notes, *filter(None, [outside_note(study)])]
-    return notebook_html(verdicts(study), [optima_table(study), drift_table(study)], notes)
+    notes += [*study.notes, *filter(None, [outside_note(study)]), *collapse_sentences(study)]
+    tables = [optima_table(study), drift_table(study), quality_table(study)]
+    return notebook_html(verdicts(study), tables, notes)
 
 
 def verdicts(study: "Transfer") -> str:
@@ -160,3 +167,60 @@ def predicted(drift: Drift) -> str:
     if full == worst:
         return f"{full:g}"
     return f"{full:g} to {worst:g}"
+
+
+def quality_table(study: "Transfer") -> list[tuple[str, ...]]:
+    """Return the rows of the table of fits and forecasts, the head first."""
+    largest = max(optima[-1].size for optima in study.optima.values())
+    head = (
+        "rule",
+        f"scatter of the best {study.setting}, octaves",
+        f"{study.setting} named for the largest {study.axis} without it: octaves off, extra loss",
+        f"loss forecast for {study.axis} {2 * largest}",
+    )
+    rows: list[tuple[str, ...]] = [head]
+    for record in study.quality.to_dict("records"):
+        rule = str(record["rule"])
+        scatter = _octaves(float(record["scatter"]))
+        left_out = _left_out(float(record["left_out"]), float(record["left_out_cost"]))
+        rows.append((rule, scatter, left_out, _forecast(study, rule)))
+    return rows
+
+
+def _octaves(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
+
+
+def _left_out(octaves: float, cost: float) -> str:
+    """Return `+0.05, +0.001`: the error in octaves, and its cost."""
+    if math.isnan(octaves):
+        return "-"
+    return f"{octaves:+.2f}, {_cost(cost)}"
+
+
+def _forecast(study: "Transfer", rule: str) -> str:
+    """Return `1.9 [1.87, 1.93]` for twice the largest size, or what is missing."""
+    largest = max(optima[-1].size for optima in study.optima.values())
+    size = {study.axis: 2 * largest}
+    try:
+        expected = study.forecast(rule=rule, **size)
+    except InputError as error:
+        return _needs(study, error)
+    return f"{expected.loss:.4g} [{expected.low:.4g}, {expected.high:.4g}]"
+
+
+def _needs(study: "Transfer", error: InputError) -> str:
+    return NEEDS[error.code].format(axis=study.axis)
+
+
+def collapse_sentences(study: "Transfer") -> list[str]:
+    """Return the verdicts on the loss curves of all rules; none without loss curves."""
+    if not study.histories:
+        return []
+    sentences: list[str] = []
+    for rule in study.rules:
+        try:
+            sentences.append(study.collapse(rule=rule).sentence)
+        except InputError as error:
+            sentences.append(f"{rule}: loss curves not compared ({_needs(study, error)})")
+    return sentences

@@ -5,10 +5,25 @@ from typing import TYPE_CHECKING
 
 from orderone.core.lazy import lazy_names
 from orderone.theory import exponents
-from orderone.theory.scaling import init_std, lr_factors
+from orderone.theory.scaling import (
+    LANGUAGE_STD,
+    init_std,
+    language_constants,
+    lr_factors,
+    n_rescale,
+)
 
 if TYPE_CHECKING:
-    from orderone.theory import activations, gaussian, kernels, limits, meanfield, transformer
+    from orderone.theory import (
+        activations,
+        finite_width,
+        first_pass,
+        gaussian,
+        kernels,
+        limits,
+        meanfield,
+        transformer,
+    )
     from orderone.theory.limits import (
         CovarianceSDE,
         UnshapedCorrelationSDE,
@@ -26,6 +41,7 @@ if TYPE_CHECKING:
     from orderone.theory.transformer import Transformer
 
 __all__ = [
+    "LANGUAGE_STD",
     "CovarianceSDE",
     "MeanField",
     "Transformer",
@@ -36,13 +52,17 @@ __all__ = [
     "depth_report",
     "edge_of_chaos",
     "exponents",
+    "finite_width",
+    "first_pass",
     "gaussian",
     "init_std",
     "kernels",
+    "language_constants",
     "limits",
     "linear_gradient_metrics",
     "lr_factors",
     "meanfield",
+    "n_rescale",
     "phase_diagram",
     "resnet_ode",
     "transformer",
@@ -52,6 +72,8 @@ __getattr__: Callable[[str], object] = lazy_names(
     __name__,
     {
         "activations": None,
+        "finite_width": None,
+        "first_pass": None,
         "gaussian": None,
         "kernels": None,
         "limits": None,

@@ -33,6 +33,7 @@ STRATEGIES: dict[str, Fraction | None] = {
     "maximal-update": Fraction(1),
 }
 GROUPS = ("patch", "WE", "PE", "QKVU", "W", "X", "head", "head_bias")
+LANGUAGE_STD = 0.02  # initial standard deviation of every tensor of BART and R2C2, S2 II.2.C
 _ADAPTIVE = ("adamw", "adam", "sign")
 _BETWEEN = "s="
 
@@ -78,6 +79,29 @@ def init_std(
     return {
         group: group_std(strategy, group, fan_in)
         for group, (fan_in, _) in _fans(n, n_in, n_out, mlp).items()
+    }
+
+
+def n_rescale(strategy: Name, n: Count = 768) -> float:
+    """Return N_rescale = n^-(1+s)/2, the factor of a tied head: S2 (1.24), (1.82), erratum S2.9."""
+    s = strategy_power(strategy) or Fraction(0)
+    return count(n, "n") ** -float((1 + s) / 2)
+
+
+def language_constants(n: Count = 1024, mlp: Number = 4) -> dict[str, float]:
+    """Return the constants C_G for which every tensor starts at the standard deviation 0.02.
+
+    C is 0.02^2 times the fan-in: S2 II.2.C has .4096 and C_X = 1.6384 for n = 1024. For words and
+    positions it is 0.02^2 (erratum S2.8).
+    """
+    square = LANGUAGE_STD**2
+    width = count(n, "n")
+    inner = real(mlp, "mlp", above=0) * width
+    return {
+        "WE": square,
+        "PE": square,
+        **dict.fromkeys(("Q", "K", "V", "U", "W", "head"), square * width),
+        "X": square * inner,
     }
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name
+from orderone.training.inputs import Device
 from orderone.training.schedule import Factor
 
 PRECISIONS = ("float32", "bfloat16", "float64")
@@ -81,3 +82,20 @@ def optional_count(value: Count | None, name: str) -> int | None:
     if value is None:
         return None
     return count(value, name)
+
+
+def read_device(device: Device) -> str:
+    """Return the name of a device of this machine; by default a GPU if there is one."""
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(
+            f"device: expected cpu or cuda, got {device!r}", argument="device"
+        ) from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            f"device: torch found no GPU, got {device!r}; pass device='cpu'", argument="device"
+        )
+    return str(chosen)

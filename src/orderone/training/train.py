@@ -40,8 +40,10 @@ from orderone.training.settings import (
     Settings,
     cast_model,
     optional_count,
+    read_device,
     read_precision,
 )
+from orderone.training.sharded_checkpoint import ShardedCheckpoint, is_folder
 from orderone.training.sinks import read_sinks
 from orderone.training.source import Source, read_source
 from orderone.training.step import Step, current_rates
@@ -72,6 +74,7 @@ def train(
     sinks: Sinks = None,
     checkpoint: FilePath = None,
     checkpoint_seconds: Number = 600.0,
+    keep_checkpoints: Count = 2,
     strategy: Name | None = None,
     device: Device = None,
     deterministic: bool = False,
@@ -105,7 +108,9 @@ def train(
         sinks: A path that ends in .jsonl, TensorBoard(folder), WandB(...), MLflow(...), or a list
             of these.
         checkpoint: File (.safetensors) to continue from. It is written every
-            `checkpoint_seconds`, on Ctrl-C, and at the end.
+            `checkpoint_seconds`, on Ctrl-C, and at the end. A path without suffix is a folder, in
+            which every process writes its part while the training goes on (for fsdp).
+        keep_checkpoints: Number of checkpoints that stay in such a folder.
         strategy: "ddp" or "fsdp" under torchrun; by default ddp there. Each process trains on its
             rows of a batch.
         device: By default a GPU if there is one.
@@ -131,7 +136,7 @@ def train(
     _check(subject, optimizer, strategy)
     with ExitStack() as stack:
         # before anything starts CUDA
-        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        chosen = torch.device(read_device(device))
         stack.enter_context(deterministic_kernels(bool(deterministic), chosen))
         world = stack.enter_context(join_world(strategy, device))
         stack.enter_context(preserved())
@@ -149,7 +154,10 @@ def train(
         # before the first step, after which groups may have counters
         identity = _identity(step, plan, module_names)
         saved = None
-        if path is not None:
+        if path is not None and is_folder(path):
+            keep = count(keep_checkpoints, "keep_checkpoints")
+            saved = ShardedCheckpoint(path, world, identity, copy_of(loop), keep)
+        elif path is not None:
             saved = TrainCheckpoint(path, world, identity, copy_of(loop))
         if sizes_every is not None:
             from orderone.measure.size_monitor import SizeMonitor  # takes a second
@@ -231,7 +239,7 @@ def _run(loop: TrainingLoop, checkpoint: Checkpoint | None) -> Trained:
     for sink in loop.sinks:
         sink.start(loop.done)
     try:
-        loop.run(checkpoint)
+        _run_loop(loop, checkpoint)
         if loop.diverged_at is not None:
             loop.log()
             if loop.world.any(interrupts.pending()):
@@ -252,6 +260,20 @@ def _run(loop: TrainingLoop, checkpoint: Checkpoint | None) -> Trained:
         notes=tuple(loop.step.source.notes_on(loop.done * loop.settings.accumulate)),
         sizes=() if loop.monitor is None else tuple(loop.monitor.sizes),
     )
+
+
+def _run_loop(loop: TrainingLoop, checkpoint: Checkpoint | None) -> None:
+    """Run the loop, and wait for a checkpoint that is being written."""
+    try:
+        loop.run(checkpoint)
+    except BaseException as error:
+        # after an interruption all processes come here; after an error of one process, only that
+        everyone = loop.world.size == 1 or isinstance(error, KeyboardInterrupt)
+        if everyone and isinstance(checkpoint, ShardedCheckpoint):
+            checkpoint.finish()
+        raise
+    if isinstance(checkpoint, ShardedCheckpoint):
+        checkpoint.finish()
 
 
 def _identity(
@@ -294,6 +316,14 @@ def _check(model: object, optimizer: UserOptimizer, strategy: Name | None) -> No
             "optimizer: a plain nn.Module needs one; pass optimizer=..., or a plan (o1.plan(...))"
             " instead of the module",
             "train-needs-optimizer",
+            argument="optimizer",
+        )
+    if isinstance(optimizer, (str, type)):
+        raise InputError(
+            f"optimizer: expected an optimizer of the model's parameters, got {optimizer!r};"
+            " pass torch.optim.AdamW(model.parameters()), or a plan: o1.plan(model, base=...,"
+            " optimizer=...)",
+            "wrong-type",
             argument="optimizer",
         )
     if isinstance(optimizer, Optimizer):

@@ -215,9 +215,16 @@ def _restore_optimizer(optimizer: Optimizer, tree: dict[str, Any]) -> None:
 
 def check_path(path: Path) -> None:
     """Create the folder before the training starts; raise an InputError if that fails."""
-    if path.suffix != checkpoints.SUFFIX:
+    if path.suffix not in (checkpoints.SUFFIX, ""):
         raise InputError(
-            f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, got {path}",
+            f"checkpoint: expected a file that ends in {checkpoints.SUFFIX}, or a folder without a"
+            f" dot in its name; got {path}",
+            argument="checkpoint",
+        )
+    if path.suffix == "" and path.is_file():
+        raise InputError(
+            f"checkpoint: {path} is a file; expected a folder, or a file that ends in"
+            f" {checkpoints.SUFFIX}",
             argument="checkpoint",
         )
     folder = path.parent

@@ -188,7 +188,8 @@ def join_world(strategy: str | None, device: Device) -> Iterator[World]:
     if local.type == "cuda":
         torch.cuda.set_device(local)
     if not ready:
-        dist.init_process_group("nccl" if local.type == "cuda" else "gloo")
+        # gloo also writes sharded checkpoints in the background
+        dist.init_process_group("cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo")
     try:
         world = World(strategy or "ddp", dist.get_rank(), dist.get_world_size(), local)
         yield world

@@ -296,3 +296,35 @@ def test_bad_input(given, code, argument, words):
             **{"weight_var": 0.5, "bias_var": 0.1, "keep": 0.9, "depth": 5, **given}
         )
     assert words in str(caught.value)
+
+
+def test_variances_of_linear_gradients():
+    """q~ of S1 (S8)-(S11), (S21)-(S24): the first layers by hand, and g = q q~ for all."""
+    w, b, rho, q0 = 0.5, 0.1, 0.9, 2.0
+    delta = meanfield.linear_gradient_variances(w, b, rho, 6, q0=q0)
+    metrics = meanfield.linear_gradient_metrics(w, b, rho, 6, q0=q0)
+    q = [q0]
+    q_ab = [q0]
+    for _ in range(6):
+        q.append(w / rho * q[-1] + b)
+        q_ab.append(w * q_ab[-1] + b)
+    # delta^L = 2 z^L; delta^(L-1) = (p / rho) W^T delta^L, whose mean square has the term (W^2)^2
+    assert delta.q_aa[-1] == pytest.approx(4 * q[6])
+    assert delta.q_aa[-2] == pytest.approx(4 * w / rho * (q[6] + w / rho**2 * q[5]))
+    assert delta.q_ab[-2] == pytest.approx(4 * w * (q_ab[6] + w / rho**2 * q_ab[5]))
+    np.testing.assert_allclose(metrics.g_aa, np.array(q[:-1]) / rho * delta.q_aa)
+    np.testing.assert_allclose(metrics.g_ab, np.array(q_ab[:-1]) * delta.q_ab)
+
+
+def test_the_size_of_the_last_gradient():
+    """The scale of (9) and (11): exactly for linear networks, and by draws for tanh."""
+    linear = meanfield.MeanField("linear", 0.5, 0.1, 0.9)
+    law = meanfield.gradient_law(linear, 4, 100)
+    exact = meanfield.linear_gradient_metrics(0.5, 0.1, 0.9, 4)
+    assert law.scale == pytest.approx(exact.g_aa[-1], rel=1e-9)
+    np.testing.assert_allclose(law.scale * law.g_aa, exact.g_aa, rtol=1e-9)
+    tanh = meanfield.MeanField("tanh", 1.4, 0.1, 0.9)
+    z = np.random.default_rng(0).normal(0, float(tanh.q_star) ** 0.5, 400_000)
+    phi = np.tanh(z)
+    drawn = 4 / 0.9 * (phi**2).mean() * (phi**2 * (1 - phi**2) ** 2).mean()
+    assert meanfield.gradient_law(tanh, 4, 100).scale == pytest.approx(drawn, rel=0.01)

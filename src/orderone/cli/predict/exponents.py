@@ -63,7 +63,8 @@ def exponents(
 
     Args:
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
-        optimizer: sgd, adam, adamw, sign, adafactor or muon.
+        optimizer: sgd, adam, adamw, sign, adafactor, muon, soap, shampoo, dion or another name of
+            docs/own-optimizer.md, such as shampoo-1/2-in.
         alignment: full, no, worst, or JSON such as '{"omega": {"readout": 1}, "alpha": "3/4"}'.
             Default: the alignment that the rule's authors assume.
         rates: Choose the learning rates for this alignment, and judge them with --alignment.

@@ -222,7 +222,7 @@ def _say_predicted_growth(lines: Failed, context: Context) -> list[str]:
 
 def _standard_parameterization(failed: Failed, context: Context) -> Failed:
     """Select wrong rates of hidden matrices and readouts that are too fast by about one power."""
-    if context.in_depth or context.rule == "standard":
+    if context.axis != "width" or context.rule == "standard":
         return ()
     rates = _select(failed, (Quantity.RATE,))
     if context.one_rate:
@@ -422,8 +422,8 @@ def _say_damped_steps(lines: Failed, context: Context) -> list[str]:
 
 
 def _attention(failed: Failed, context: Context) -> Failed:
-    """Select scores that are wrong, unless the residual stream grows with depth."""
-    if context.in_depth:
+    """Select scores that are wrong, unless the residual stream grows with another axis."""
+    if context.axis != "width":
         return ()
     return [line for line in failed if line.role == ATTENTION]
 

@@ -33,9 +33,11 @@ from orderone.measure.fit import Fit, fit_exponents
 from orderone.measure.judge.thresholds import BOUNDARY, LEAST_GROWTH, MISSING_ALIGNMENT
 from orderone.measure.judge.verdict import UNKNOWN, Expected
 from orderone.measure.observations import RunKey, StudyResult
+from orderone.measure.runs import EXPERT_COUNT
 from orderone.observe.quantities import OF_TENSORS, Quantity
 from orderone.optimizers.table import record_named
 from orderone.planning.counterparts import stack_of
+from orderone.rules.axes import shrinkage
 from orderone.theory.exponents import Parameterization, UpdateLaw, rms
 
 if TYPE_CHECKING:
@@ -70,7 +72,8 @@ class Theory:
     order: tuple[str, ...]  # modules, as their calls end
     key: Callable[[str], str]  # the common name of a layer in both models
     code_power: Callable[[str], float]  # power of the size that multiplies a product in the code
-    in_depth: bool = False  # the models differ in depth: the residual stream is of order one
+    in_width: bool = True  # otherwise the residual stream is of order one
+    tokens_growth: float = 0.0  # exponent of the tokens that one expert sees in a step
     # the model is scaled already: how its initial sizes depend on the depth is not known
     any_depth: bool = False
 
@@ -78,8 +81,8 @@ class Theory:
         """Return the expected exponent of a module or tensor."""
         if quantity in OF_TENSORS:
             return self._expect_of_tensor(name, quantity)
-        if self.in_depth:
-            return self._expect_in_depth(name, quantity)
+        if not self.in_width:
+            return self._expect_of_order_one(name, quantity)
         return self._expect_of_module(name, quantity)
 
     # --- tensors ----------------------------------------------------------------------------------
@@ -107,15 +110,23 @@ class Theory:
         elif quantity == Quantity.GRADIENT:
             exponent = self._gradient(name)
         else:
-            exponent = 0.0  # a step shrinks a weight by the same fraction at every size
+            exponent = self.shrinkage(name)
         is_gradient = quantity == Quantity.GRADIENT
         return Expected(
             exponent, two_sided=True, role=row.role, rough=is_gradient, soft=is_gradient
         )
 
+    def shrinkage(self, name: str) -> float:
+        """Return the exponent of the fraction by which a step shrinks a tensor.
+
+        It is 0, except for conventions of weight decay that follow the width.
+        """
+        convention = self.large.settings.decay
+        return self.exponent(name, lambda row: shrinkage(convention, row.role, row.growth))
+
     def _weight(self, name: str) -> float:
         row = self.rows[name][1]
-        if row.role == Role.FIXED and row.constant is None and not self.in_depth:
+        if row.role == Role.FIXED and row.constant is None and self.in_width:
             return UNKNOWN  # the model's code initializes it
         if self.any_depth:
             return self.exponent(name, lambda row: _initial_size(row) / row.own_depth)
@@ -173,27 +184,45 @@ class Theory:
                 sizes[name] = exponent
         return {name: float(exponent) for name, exponent in sizes.items()}
 
-    def _expect_in_depth(self, module: str, quantity: Quantity) -> Expected:
-        """Return the expected exponent for models of different depth.
+    def _expect_of_order_one(self, module: str, quantity: Quantity) -> Expected:
+        """Return the expected exponent for models that differ in depth, experts or rank.
 
-        The output of a branch has the power of the multiplier that was folded into its last tensor.
-        Changes have an upper bound only.
+        The output of a branch has the power of the multiplier that was folded into its last tensor,
+        and so has the output of the last matrix of an expert or adapter. Changes have an upper
+        bound only. Experts that see fewer tokens align better with each of them.
         """
         if quantity == Quantity.OUTPUT_GRADIENT:
             return Expected()
         weight = self._weights.get(self._maker(module))
         implied = UNKNOWN
         role = ""
-        if weight:
-            implied = self.exponent(weight, lambda row: row.initial_growth)
-            role = self.rows[weight][1].group
-        known = not math.isnan(implied)
         bound = 0.0
-        if known:
-            bound = implied
+        if weight:
+            small, large = self.rows[weight]
+            role = large.group
+            implied = self.exponent(weight, lambda row: row.initial_growth)
+            if not math.isnan(implied):
+                bound = implied
+            if large.role != Role.FIXED:  # a matrix of an adapter: its fan-in may grow
+                implied = self._power(small.output_growth(None) or 1.0, large.output_growth(None))
+                bound = -self.exponent(weight, lambda row: row.factors.gauge)
+        else:
+            bound = self._fused_bound(module)
+        bound -= min(self.tokens_growth, 0.0) / 2
         if quantity == Quantity.CHANGE:
             return Expected(bound=bound, role=role)
-        return Expected(implied, bound=bound, two_sided=known, role=role)
+        return Expected(implied, bound=bound, two_sided=not math.isnan(implied), role=role)
+
+    def _fused_bound(self, module: str) -> float:
+        """Return the bound of a module that holds all experts in tensors of its own.
+
+        It may return the outputs of experts before their weights multiply them.
+        """
+        bound = 0.0
+        for name, (_, row) in self.rows.items():
+            if row.role == Role.FIXED and module in map(self.key, row.uses):
+                bound = max(bound, -self.exponent(name, lambda row: row.factors.gauge))
+        return bound
 
     def _expect_of_module(self, module: str, quantity: Quantity) -> Expected:
         maker = self._maker(module)
@@ -410,7 +439,7 @@ class Expectations:
 
     def output_gradient(self, name: str, step: int) -> Expected | None:
         """Expect the gradient of the rule, and half a power less without alignment."""
-        if self.theory is None or self.study.axis == "depth":
+        if self.theory is None or not self.study.in_width:
             return None
         expected = self._of_activation(name, Quantity.OUTPUT_GRADIENT)
         if name == "" and self.follows_gradients and not self.grows(name):
@@ -427,7 +456,7 @@ class Expectations:
     def scores(self, name: str, step: int) -> Expected | None:
         """Expect scores of order one, or those of random queries and keys in growing heads."""
         study = self.study
-        if self.theory is None or study.axis == "depth" or study.family is None:
+        if self.theory is None or not study.in_width or study.family is None:
             return None
         entries = {m.entries for m in study.observations.at(name, Quantity.SCORES, 0).values()}
         growth = self._head_growth
@@ -441,7 +470,7 @@ class Expectations:
 
     def score_change(self, name: str, step: int) -> Expected | None:
         """Expect at most aligned queries and keys."""
-        if self.theory is None or self.study.axis == "depth":
+        if self.theory is None or not self.study.in_width:
             return Expected(0.0 if self.theory is None else UNKNOWN, bound=0.0, role=ATTENTION)
         expected = Expected(self._score_growth, bound=0.0, role=ATTENTION)
         if not self._has_lower_ends or step < self.study.observations.steps:
@@ -558,9 +587,22 @@ class Expectations:
             order=tuple(study.observations.names(Quantity.OUTPUT)),
             key=study.observations.key,
             code_power=lambda tensor: facts.power(tensor, "matrix"),
-            in_depth=study.axis == "depth",
-            any_depth=study.axis != "depth" and study.has_user_optimizer,
+            in_width=study.in_width,
+            any_depth=study.in_width and study.has_user_optimizer,
+            tokens_growth=self._expert_tokens,
         )
+
+    @property
+    def _expert_tokens(self) -> float:
+        """Exponent of the tokens that one expert sees in a step."""
+        study = self.study
+        if study.family is None or study.axis != EXPERT_COUNT:
+            return 0.0
+        growth = study.sizes[-1] / study.sizes[0]
+        exponents = [0.0]
+        for change in study.family.facts.routing.values():
+            exponents.append(math.log(change.active / growth) / math.log(growth))
+        return min(exponents)
 
     @cached_property
     def same_output(self) -> dict[str, str]:
@@ -570,8 +612,11 @@ class Expectations:
         return {key(module): key(maker) for module, maker in modules.items()}
 
     def grows(self, module: str) -> bool:
-        """Return whether the output has more entries in a larger model; depth adds no entries."""
-        if self.study.axis == "depth":
+        """Return whether the output has more entries in a larger model.
+
+        Only width adds entries to activations.
+        """
+        if not self.study.in_width:
             return True
         sizes = self.study.observations.at(module, Quantity.OUTPUT, 0)
         return len({moments.entries for moments in sizes.values()}) > 1
@@ -581,17 +626,17 @@ class Expectations:
 
         The gradient of the readout's output shows whether the multiplier comes before or after it.
         """
-        in_depth = self.study.axis == "depth"
+        in_width = self.study.in_width
         margin = BOUNDARY
-        if in_depth and self.study.depth_rule is None:
+        if self.study.axis == "depth" and self.study.depth_rule is None:
             margin = LEAST_GROWTH
         if self.theory is None:
             return Expected(0.0, bound=0.0, margin=margin)
-        if self.study.has_user_optimizer and in_depth:
+        if self.study.has_user_optimizer and not in_width:
             # there may be multipliers after the branches: everything is of order one at most
             return Expected(bound=0.0, margin=margin)
         expected = replace(self.theory.expect(name, quantity), margin=margin)
-        if expected.role != Role.READOUT or in_depth:
+        if expected.role != Role.READOUT or not in_width:
             return expected
         power = self.theory.forward_multiplier(name)
         measured = self.measured_exponents(Quantity.OUTPUT_GRADIENT).get(name, math.nan)
@@ -634,11 +679,11 @@ class Expectations:
     def _has_lower_ends(self) -> bool:
         """Whether small sizes can be judged.
 
-        Not in depth, not if the first steps do not follow the law of the optimizer, and not for
+        Only in width, not if the first steps do not follow the law of the optimizer, and not for
         rules that let changes shrink.
         """
         study = self.study
-        if study.axis == "depth" or study.first_step or self.theory is None:
+        if not study.in_width or study.first_step or self.theory is None:
             return False
         return not study.observations.complete[0].ended
 

@@ -208,7 +208,15 @@ class SettingsJudge:
             return
         convention = self.study.plans[self.study.sizes[-1]].settings.decay
         predicted = theory.exponent(
-            name, lambda row: decay_factor(row.factors, record.law, convention, coupled=True)
+            name,
+            lambda row: decay_factor(
+                row.factors,
+                record.law,
+                convention,
+                coupled=True,
+                role=row.role,
+                growth=row.growth,
+            ),
         )
         required = predicted - 2 * gauge
         exponent = slope(decays)
@@ -233,17 +241,19 @@ class SettingsJudge:
         exponent = rate + slope(decays)
         verdict = Verdict.PASS
         cause = ""
-        if abs(exponent) > EXACT:
+        theory = self.expectations.theory
+        predicted = 0.0 if theory is None else theory.shrinkage(name)
+        if abs(exponent - predicted) > EXACT:
             verdict = Verdict.FAIL
             cause = f"lr times weight_decay scales like {self._power(exponent)}"
-        yield _line(name, Quantity.DECAY, exponent, 0.0, verdict, cause, row.role)
+        yield _line(name, Quantity.DECAY, exponent, predicted, verdict, cause, row.role)
 
     def _eps(self, name: str, row: Row, theory: Theory, gauge: float) -> Iterator[Judgement]:
         """Judge eps where it is not small compared with the gradient, in the largest models."""
         sizes = self._settings("eps").get(name, {})
         if record_named(row.optimizer).update_law.gradient or not sizes or not all(sizes.values()):
             return
-        if name in self.vanishing or self.study.axis == "depth":
+        if name in self.vanishing or not self.study.in_width:
             return
         largest = max(sizes)
         gradient = self._gradient_at(name, largest)
@@ -288,8 +298,8 @@ class SettingsJudge:
         assert study.family is not None
         if not study.has_user_optimizer:
             return False
-        if study.axis == "depth":
-            return True  # multipliers of residual branches are not read
+        if not study.in_width:
+            return True  # multipliers of branches, experts and adapters are not read
         facts = study.family.facts
         if facts.pair is None or any(code_of(f) == "constant-not-read" for f in facts.findings):
             return True

@@ -29,7 +29,16 @@ from orderone.measure.fit import Fit
 from orderone.measure.judge.thresholds import BOUNDARY, FADES, LEAST_GROWTH, NEXT, ROUGH, WIDE
 from orderone.observe.quantities import Quantity
 
-SYMBOLS = {"width": "n", "depth": "L"}  # axis -> symbol of the size
+# axis -> symbol of the size
+SYMBOLS = {
+    "width": "n",
+    "depth": "L",
+    "expert count": "M",
+    "rank": "r",
+    "repetition": "R",
+    "batch size": "B",
+    "token count": "D",
+}
 UNKNOWN = math.nan
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from orderone.core.errors import InputError, instance
+from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, UserInput
 from orderone.measure.kernels.costs import Costs, costs, working_memory
 from orderone.measure.kernels.examples import Examples, Inputs, Select, read_examples, read_output
@@ -31,6 +32,7 @@ from orderone.measure.kernels.jacobians import (
     Size,
 )
 from orderone.measure.kernels.products import ntk_by_products, products_agree
+from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import draws_randomly
 from orderone.observe.inventory import unwrap
 from orderone.observe.trace import undisturbed
@@ -147,6 +149,7 @@ def empirical_nngp(
 
     `batch` examples run at a time.
     """
+    batch = count(batch, "batch")
     model = unwrap(instance(model, nn.Module, "model", "pass a PyTorch model"))
     with undisturbed(model), torch.no_grad():
         left = read_examples(x1, model, "x1")
@@ -409,7 +412,9 @@ def _run(
     model: nn.Module, examples: Examples, rows: Sequence[Tensor], select: Select | None
 ) -> Tensor:
     args, kwargs = examples.call(rows)
-    output = read_output(model(*args, **kwargs), select)
+    with naming_batch("inputs", [*args, *kwargs.values()], model):
+        found = model(*args, **kwargs)
+    output = read_output(found, select)
     if output.dim() == 0 or output.shape[0] != rows[0].shape[0]:
         raise InputError(
             f"model: expected outputs with one row for each of {rows[0].shape[0]} examples, got the"

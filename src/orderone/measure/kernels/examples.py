@@ -49,19 +49,28 @@ class Examples:
         return call_with(inputs)
 
 
+def _tensor(array: np.ndarray, argument: str) -> Tensor:
+    try:
+        return torch.as_tensor(array)
+    except TypeError as error:
+        raise InputError(
+            f"{argument}: expected an array of numbers, got one of {array.dtype}",
+            "wrong-type",
+            argument=argument,
+        ) from error
+
+
 def read_examples(inputs: object, model: nn.Module, argument: str) -> Examples:
     """Cut a batch into examples.
 
     The first tensor tells the number of examples. Other tensors with as many rows are cut in the
     same way; the rest (a mask for all examples, a flag) is the same for every example.
     """
-    if isinstance(inputs, np.ndarray):
-        inputs = torch.as_tensor(inputs)
-    elif isinstance(inputs, Mapping):
+    if isinstance(inputs, Mapping):
         inputs = dict(inputs)
     elif isinstance(inputs, list):
         inputs = tuple(inputs)
-    inputs = tree_map(lambda x: torch.as_tensor(x) if isinstance(x, np.ndarray) else x, inputs)
+    inputs = tree_map(lambda x: _tensor(x, argument) if isinstance(x, np.ndarray) else x, inputs)
     leaves, form = tree_flatten(on_device(inputs, model))
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     if not isinstance(inputs, (Tensor, Mapping, tuple)) or not tensors or tensors[0].dim() == 0:

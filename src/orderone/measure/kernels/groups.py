@@ -1,6 +1,6 @@
 """Groups of parameters, each with a kernel of its own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatch
 from typing import Annotated, TypeAlias
 
@@ -25,15 +25,17 @@ def read_groups(groups: object, names: Iterable[str]) -> dict[str, list[str]]:
     """
     names = list(names)
     short = {name: clean(name) for name in names}
-    if groups == EACH:
+    if isinstance(groups, str) and groups == EACH:
         return {short[name]: [name] for name in names}
     if isinstance(groups, str):
         groups = (groups,)
     if isinstance(groups, Mapping):
         table = {str(group): patterns for group, patterns in groups.items()}
-    elif isinstance(groups, Iterable):
+    elif isinstance(groups, (Sequence, Set)):
         table = {str(pattern): pattern for pattern in groups}
     else:
+        table = {}
+    if not table:
         raise InputError(
             'groups: expected "each", patterns of parameter names such as ["*.bias"], or a dict of'
             f" them by name of the group; got {groups!r}",
@@ -41,6 +43,13 @@ def read_groups(groups: object, names: Iterable[str]) -> dict[str, list[str]]:
         )
     chosen: dict[str, list[str]] = {}
     for group, patterns in table.items():
+        if not isinstance(patterns, (Sequence, Set)):
+            raise InputError(
+                f"groups: expected a pattern of parameter names or several, got {patterns!r} for"
+                f" {group}",
+                "wrong-type",
+                argument="groups",
+            )
         members: list[str] = []
         for pattern in (patterns,) if isinstance(patterns, str) else tuple(patterns):
             matching = [name for name in names if fnmatch(short[name], str(pattern))]

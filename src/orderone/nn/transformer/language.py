@@ -19,17 +19,14 @@ from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.nn.transformer.layers import Positions, Table
+from orderone.theory.scaling import LANGUAGE_STD, language_constants
 
-STANDARD_STD = 0.02
+STANDARD_STD = LANGUAGE_STD
 
 
 def language_scales(width: Count, mlp: Number = 4) -> dict[str, float]:
     """Return the constants C with which every tensor starts at the standard deviation 0.02."""
-    width = count(width, "width")
-    mlp = real(mlp, "mlp", above=0)
-    table = STANDARD_STD**2
-    matrices = dict.fromkeys(("Q", "K", "V", "U", "W", "head"), table * width)
-    return {"WE": table, "PE": table, **matrices, "X": table * mlp * width}
+    return language_constants(count(width, "width"), mlp)
 
 
 class TiedHead(nn.Linear):

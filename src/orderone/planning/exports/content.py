@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # own names: a function or a mapping from the plan's names
 Names: TypeAlias = Callable[[str], str | Sequence[str]] | Mapping[str, str | Sequence[str]] | None
 Betas: TypeAlias = tuple[float, ...] | None
-# optimizer, lr, weight decay, eps, betas
-Settings: TypeAlias = tuple[str, float, float, Eps, Betas]
+# optimizer, lr, weight decay, eps, betas, convention of Muon's lr
+Settings: TypeAlias = tuple[str, float, float, Eps, Betas, str | None]
 
 TABLES: Mapping[str, tables.Table] = {
     "torchtitan": tables.TORCHTITAN,
@@ -37,6 +37,7 @@ class Group:
     weight_decay: float
     eps: Eps
     betas: Betas = None  # None: those of the base
+    convention: str | None = None  # of Muon's learning rate, if it is not torch's default
 
     @property
     def averages(self) -> dict[str, float | tuple[float, ...]]:
@@ -44,7 +45,8 @@ class Group:
         name = None if self.betas is None else record_named(self.optimizer).averages
         if name is None or self.betas is None:
             return {}
-        return {name: self.betas if len(self.betas) > 1 else self.betas[0]}
+        first, *others = self.betas
+        return {name: self.betas if others else first}
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def content(plan: "Plan", target: str, own_names: Names) -> Content:
     init: dict[str, float] = {}
     for row in plan.rows:
         for name in trainer_names[row.name]:
-            here = (row.optimizer, row.lr, row.weight_decay, row.eps, row.betas)
+            here = (row.optimizer, row.lr, row.weight_decay, row.eps, row.betas, row.convention)
             if row.trained and settings.setdefault(name, here) != here:
                 _refuse_packed(name, holders[name], row)
             holders[name] = row
@@ -74,8 +76,8 @@ def content(plan: "Plan", target: str, own_names: Names) -> Content:
     for name, here in settings.items():
         groups.setdefault(here, []).append(name)
     made: list[Group] = []
-    for (optimizer, lr, weight_decay, eps, betas), group_names in groups.items():
-        made.append(Group(tuple(group_names), optimizer, lr, weight_decay, eps, betas))
+    for here, group_names in groups.items():
+        made.append(Group(tuple(group_names), *here))
     return Content(tuple(made), tuple(init), init, notes)
 
 

@@ -23,6 +23,7 @@ from orderone.core.errors import InputError, one_of
 from orderone.core.roles import ROLES, Role
 from orderone.observe.inventory import Item, Layout
 from orderone.planning.counterparts import stack_of
+from orderone.planning.roles.experts import EXPERT_PART, ROUTER, ExpertPart, Size
 from orderone.planning.roles.vocabulary import (
     ATTENTION,
     ATTENTION_PARTS,
@@ -38,8 +39,6 @@ from orderone.rules.axes import Growth
 OVERRIDES = (*ROLES, Role.FIXED)
 
 ENTRYWISE = frozenset({"vector", "table"})  # layouts without a sum
-
-Size = tuple[int, int]  # base, target
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -110,6 +109,7 @@ class Evidence:
     is_output: bool = False  # held by a module that is known to be the output layer
     part: int | None = None  # in absolute mode: fan-out of one of several matrices side by side
     siblings: Size = (1, 1)  # number of parallel modules that hold such a tensor
+    expert: ExpertPart | None = None  # relative mode: its place in a mixture of experts
     # part of its growth that is the fan-in of the matrix that it writes (a hypernetwork)
     generated: float | None = None
 
@@ -164,13 +164,22 @@ class Evidence:
         return self.kinds.get("matrix")
 
     @property
+    def is_router(self) -> bool:
+        """Whether it is the router of a mixture of experts: its outputs are not a width."""
+        return self.expert is not None and self.expert.kind == ROUTER
+
+    @property
     def is_stack(self) -> bool:
         """Whether it holds one matrix for each expert, along its first axis.
 
-        The matrices of experts lead from one width to another, so they are hidden. The name has to
-        say that there are experts: the heads of attention look alike in a forward pass.
+        The matrices of experts lead from one width to another, so they are hidden. A router beside
+        them, or the name, has to say that there are experts: the heads of attention look alike in
+        a forward pass.
         """
-        if len(self.item.shape) != 3 or not self.hints.expert:
+        has_experts = self.hints.expert
+        if self.expert is not None:
+            has_experts = self.expert.kind == EXPERT_PART and self.expert.axis == 0
+        if len(self.item.shape) != 3 or not has_experts:
             return False
         if self.override not in (None, Role.HIDDEN):
             return False
@@ -181,20 +190,25 @@ class Evidence:
 
     @property
     def sizes(self) -> list[Size]:
-        """Sizes of all axes, in the base and in the target."""
-        return list(zip(self.base_shape, self.item.shape, strict=True))
+        """Sizes of all axes, in the base and in the target; 1 for the axis that counts experts."""
+        sizes = list(zip(self.base_shape, self.item.shape, strict=True))
+        if self.expert is not None and self.expert.axis is not None:
+            sizes[self.expert.axis] = (1, 1)
+        return sizes
 
     def over(self, axes: Iterable[int]) -> list[Size]:
         """Return the sizes of some axes, in the base and in the target."""
         return [self.sizes[axis] for axis in axes]
 
+    def together(self, axes: Iterable[int]) -> Size:
+        """Return the product of some axes, in the base and in the target."""
+        sizes = self.over(axes)
+        return prod(base for base, _ in sizes), prod(target for _, target in sizes)
+
     def with_siblings(self, axes: Iterable[int]) -> Size:
         """Return the size of some axes in all parallel modules together."""
-        base, target = self.siblings
-        for base_size, size in self.over(axes):
-            base *= base_size
-            target *= size
-        return base, target
+        base, target = self.together(axes)
+        return self.siblings[0] * base, self.siblings[1] * target
 
     def product(self, axes: Iterable[int]) -> int:
         """Return the product of some axes of the target."""
@@ -251,15 +265,6 @@ class Widths:
     def picked(self) -> set[Size]:
         """Sizes that a lookup selects from: vocabularies and contexts."""
         return self._sizes("lookup", "fan_in")
-
-    @cached_property
-    def experts(self) -> set[Size]:
-        """Numbers of experts: the first axis of tensors that all experts share."""
-        result: set[Size] = set()
-        for evidence in self.tensors:
-            if evidence.hints.expert and len(evidence.sizes) == 3:
-                result.add(evidence.sizes[0])
-        return result
 
     @cached_property
     def consumed(self) -> set[Size]:
@@ -349,13 +354,13 @@ class Widths:
             is_layer = len(fan_outs) > 1 or _in_a_layer(stack)
             if is_layer and all(sizes == fan_outs[0] for sizes in fan_outs):
                 result.update(fan_outs[0])
-        return result - self.experts
+        return result
 
     def is_width(self, size: Size) -> bool:
         """Return whether this size grew as a width."""
         if not _grew(size):
             return False
-        if size in self.picked | self.experts and size not in self.consumed:
+        if size in self.picked and size not in self.consumed:
             return False
         return any(commensurate(size, width) or _affine(size, width) for width in self.certain)
 
@@ -381,11 +386,8 @@ class Widths:
         layout = evidence.only_matrix
         if layout is None:
             return Growth()
-        fan_out = layout.fan_out
-        if evidence.is_stack:
-            fan_out = tuple(axis for axis in fan_out if axis != 0)
         fan_in = self.ratio(evidence.over(layout.fan_in))
-        return Growth(fan_in, self.ratio(evidence.over(fan_out)))
+        return Growth(fan_in, self.ratio(evidence.over(layout.fan_out)))
 
     def ratio(self, sizes: Iterable[Size]) -> float:
         """Return the growth of the widths among these sizes, multiplied together."""
@@ -398,8 +400,6 @@ class Widths:
         """Return the word for a size that differs and is not a width."""
         if size in self.picked:
             return "vocabulary or context"
-        if size in self.experts:
-            return "experts"
         if size in self.produced:
             return "outputs"
         if size in self.consumed:

@@ -6,10 +6,10 @@ one writes, and the next matrix reads the outputs of all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
 
-from orderone.planning.counterparts import stack_of
-from orderone.planning.roles.evidence import Evidence, Size, commensurate
+from orderone.planning.counterparts import is_number, stack_of
+from orderone.planning.roles.evidence import Evidence, commensurate
+from orderone.planning.roles.experts import Size
 
 
 def parallel_by_shape(tensors: Sequence[Evidence], base_names: Iterable[str]) -> frozenset[str]:
@@ -30,7 +30,7 @@ def _lengths(names: Iterable[str]) -> Mapping[str, int]:
     for name in names:
         parts = name.split(".")
         for position, part in enumerate(parts):
-            if part.isdigit():
+            if is_number(part):
                 members.setdefault(stack_of(".".join(parts[:position])), set()).add(part)
     return {name: len(numbers) for name, numbers in members.items()}
 
@@ -45,10 +45,10 @@ def _is_parallel(list_name: str, count: Size, tensors: Sequence[Evidence]) -> bo
             continue
         is_member = stack_of(evidence.name).startswith(f"{list_name}.*.")
         if is_member:
-            produced.add(_product(evidence.over(layout.fan_out)))
-            consumed.add(_product(evidence.over(layout.fan_in)))
+            produced.add(evidence.together(layout.fan_out))
+            consumed.add(evidence.together(layout.fan_in))
         else:
-            consumed_outside.add(_product(evidence.over(layout.fan_in)))
+            consumed_outside.add(evidence.together(layout.fan_in))
     if not produced or produced & consumed:
         return False
     grown = [size for size in consumed_outside if size[0] != size[1]]
@@ -57,8 +57,3 @@ def _is_parallel(list_name: str, count: Size, tensors: Sequence[Evidence]) -> bo
         if not any(commensurate(together, size) for size in grown):
             return False
     return True
-
-
-def _product(sizes: Iterable[Size]) -> Size:
-    sizes = list(sizes)
-    return prod(base for base, _ in sizes), prod(target for _, target in sizes)

@@ -278,6 +278,8 @@ def _matrix(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
 
 def _fixed(evidence: Evidence, widths: Widths) -> ResolvedRole:
     reason = "no dimension grows"
+    if evidence.expert is not None and evidence.expert.growth != 1:
+        reason = "no width grows; differs in experts"
     for size in evidence.sizes:
         if size[0] != size[1]:
             reason = f"no width grows; differs in {widths.word_for(size)}"

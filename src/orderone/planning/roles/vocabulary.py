@@ -22,6 +22,8 @@ ATTENTION_PARTS: dict[str, tuple[str, ...]] = {
     ),
 }
 EXPERT = "expert"
+SHARED = "shared"  # experts that process every token
+ROUTERS = ("router", "gate", "gating", "wg", "w_g", "w_gate", "switch")
 
 # --- module types ---------------------------------------------------------------------------------
 

@@ -67,8 +67,13 @@ def decay_factor(
     convention = one_of(convention, DECAY, "decay")
     if convention == PROPORTIONAL:  # the same in every gauge
         return factors.gauge ** float(2 if is_normalized else law.gauge_weight)
-    power = _POWERS.get(convention, {}).get(role, 0.0)
-    slower = width_of(role, growth) ** -power if power else 1.0
+    slower = shrinkage(convention, role, growth)
     if is_normalized:
         return factors.gradient / factors.std * slower
     return 1 / factors.lr * slower
+
+
+def shrinkage(convention: str, role: Name, growth: Growth) -> float:
+    """Return the factor of lr x weight_decay that a convention gives to a wider model."""
+    power = _POWERS.get(convention, {}).get(role, 0.0)
+    return width_of(role, growth) ** -power if power else 1.0

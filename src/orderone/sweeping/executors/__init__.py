@@ -19,6 +19,10 @@ from orderone.training.outcome import Outcome
 NAMES = ("here", "processes", "ray")
 
 
+class WorkersLost(RuntimeError):  # noqa: N818
+    """All workers of an executor are lost, so that it cannot run the remaining units."""
+
+
 @runtime_checkable
 class Executor(Protocol):
     """Runs units of trials."""

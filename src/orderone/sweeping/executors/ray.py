@@ -1,17 +1,25 @@
-"""Executor on a Ray cluster: a unit is a task, which runs again elsewhere if its node dies.
+"""Executor on a Ray cluster: a unit is a task, which runs again elsewhere if its worker dies.
 
-Only the driver writes the store.
+Only the driver writes the store. Each trial has a budget of tasks that may die with it; a unit of
+several trials is divided after such a death, so that one trial that kills its worker does not use
+up the budget of the others.
+
+Ray ends the process of the driver 60 s after it has lost the head of the cluster. So this executor
+notices the loss itself, closes the connection, and raises an exception.
 """
 
+import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from orderone.core.errors import InputError
 from orderone.core.optional import need
 from orderone.sweeping.engine import Engine
+from orderone.sweeping.executors import WorkersLost
 from orderone.sweeping.executors.parcel import unwrapped, wrapped
 from orderone.sweeping.sequential import Report, describe
 from orderone.sweeping.trial import Trial
@@ -19,8 +27,11 @@ from orderone.training import interrupts
 from orderone.training.outcome import Outcome
 from orderone.training.stacked.errors import NotStackable
 
-RETRIES = 3
+RETRIES = 3  # of each trial
 _POLL = 0.5  # seconds
+_PROBE = 2.0  # seconds between checks of the cluster
+_LOST = 15.0  # seconds without an answer; a head may be restarted
+_TRANSFER = 20.0  # seconds for the outcomes of a task
 _PATIENCE = 5.0  # seconds to wait for the board
 
 
@@ -94,6 +105,46 @@ class Ray:
         yield from _Tasks(self._ray, engine, units, report, self._device).run()
 
 
+class Pulse:
+    """Checks that the head of the cluster answers, and that this process still has a node there."""
+
+    def __init__(self, ray: ModuleType):
+        self._ray = ray
+        context = ray.get_runtime_context()
+        host, _, port = context.gcs_address.rpartition(":")
+        self.address: str = context.gcs_address
+        self._place: tuple[str, int] = (host, int(port))
+        self._node: str = context.get_node_id()
+        self._checked: float = time.monotonic()
+        self._answered: float = self._checked
+        self._reachable: bool = self._head_answers()  # not through a Ray client (ray://)
+
+    def check(self) -> None:
+        """Raise WorkersLost, and close the connection, if the cluster is lost."""
+        now = time.monotonic()
+        if not self._reachable or now - self._checked < _PROBE:
+            return
+        self._checked = now
+        if self._head_answers() and self._node_is_alive():
+            self._answered = now
+        elif now - self._answered > _LOST:
+            self._ray.shutdown()
+            raise WorkersLost(f"the Ray cluster at {self.address} has not answered for {_LOST:g} s")
+
+    def _head_answers(self) -> bool:
+        try:
+            socket.create_connection(self._place, timeout=_PROBE).close()
+        except OSError:
+            return False
+        return True
+
+    def _node_is_alive(self) -> bool:
+        for node in self._ray.nodes():
+            if node["NodeID"] == self._node:
+                return bool(node["Alive"])
+        return False
+
+
 @dataclass
 class _Tasks:
     ray: ModuleType
@@ -101,23 +152,36 @@ class _Tasks:
     units: Sequence[Sequence[Trial]]
     report: Report
     device: str
+    deaths: dict[str, int] = field(default_factory=dict)  # of the workers of each trial
 
     def run(self) -> Iterator[Outcome]:
+        pulse = Pulse(self.ray)
         board = self._board()
-        running = {}
+        submit = self._submission(board)
+        running: dict[Any, Sequence[Trial]] = {}
         try:
-            running |= self._submit(board)
+            for unit in self.units:
+                running[submit(unit)] = unit
             while running:
                 ready, _ = self.ray.wait(list(running), timeout=_POLL)
+                pulse.check()
                 self._exchange(board)
                 for reference in ready:
-                    yield from self._outcomes(reference, running.pop(reference))
+                    unit = running.pop(reference)
+                    error = self._death(reference)
+                    if error is None:
+                        yield from self._outcomes(reference, unit)
+                        continue
+                    yield from self._exhausted(unit, error)
+                    for part in self._again(unit):
+                        running[submit(part)] = part
                 if interrupts.pending():
                     raise KeyboardInterrupt
         finally:
-            for reference in running:
-                self.ray.cancel(reference, force=True)
-            self.ray.kill(board)
+            if self.ray.is_initialized():
+                for reference in running:
+                    self.ray.cancel(reference, force=True)
+                self.ray.kill(board)
 
     def _board(self) -> Any:
         """Start the board, on this node if possible; Ray restarts it if its node dies."""
@@ -132,11 +196,16 @@ class _Tasks:
             .remote()
         )
 
-    def _submit(self, board: Any) -> dict[Any, Sequence[Trial]]:
-        parcel = self.ray.put(wrapped(self.engine))
+    def _submission(self, board: Any) -> Callable[[Sequence[Trial]], Any]:
+        """Return a function that submits a unit.
+
+        The code and the engine are sent to the cluster now: a cluster that is lost later would
+        block this process until it is ended.
+        """
         gpus = 1 if self.device.startswith("cuda") else 0
-        task = self.ray.remote(work).options(max_retries=RETRIES, num_cpus=1, num_gpus=gpus)
-        return {task.remote(parcel, unit, board, sys.path): unit for unit in self.units}
+        task = self.ray.remote(work).options(max_retries=0, num_cpus=1, num_gpus=gpus)
+        parcel = self.ray.put(wrapped(self.engine))
+        return lambda unit: task.remote(parcel, unit, board, sys.path)
 
     def _exchange(self, board: Any) -> None:
         """Pass reports to the sweep, and its decisions to the board.
@@ -153,6 +222,32 @@ class _Tasks:
         if stopped:
             board.stop.remote(stopped)
 
+    def _death(self, reference: Any) -> Exception | None:
+        """Return the error of a task whose worker or node died; None if it has ended itself."""
+        try:
+            self.ray.get(reference, timeout=_TRANSFER)
+        except self.ray.exceptions.RayTaskError:
+            return None
+        except self.ray.exceptions.RayError as error:
+            return error
+        return None
+
+    def _exhausted(self, unit: Sequence[Trial], error: Exception) -> Iterator[Outcome]:
+        """Count a death for each trial of the unit; yield errors of those without budget."""
+        lines = str(error).splitlines() or [""]
+        for trial in unit:
+            self.deaths[trial.key] = self.deaths.get(trial.key, 0) + 1
+            if self.deaths[trial.key] > RETRIES:
+                text = f"{type(error).__name__}: {lines[0]}"
+                text += f" (its worker died {self.deaths[trial.key]} times)"
+                yield Outcome(trial.key, error=text)
+
+    def _again(self, unit: Sequence[Trial]) -> list[Sequence[Trial]]:
+        """Return the trials of the unit that may run again, in two parts."""
+        left = [trial for trial in unit if self.deaths[trial.key] <= RETRIES]
+        half = (len(left) + 1) // 2
+        return [part for part in (left[:half], left[half:]) if part]
+
     def _outcomes(self, reference: Any, unit: Sequence[Trial]) -> Iterator[Outcome]:
         try:
             yield from self.ray.get(reference)
@@ -161,8 +256,3 @@ class _Tasks:
                 raise error.cause from None
             for trial in unit:
                 yield Outcome(trial.key, error=describe(error.cause))
-        except self.ray.exceptions.RayError as error:
-            # its workers or nodes died, also in the retries
-            lines = str(error).splitlines() or [""]
-            for trial in unit:
-                yield Outcome(trial.key, error=f"{type(error).__name__}: {lines[0]}")

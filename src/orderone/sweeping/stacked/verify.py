@@ -331,17 +331,16 @@ class _Verification:
             text += "; gradients agree, so it is the update of the optimizer"
         if found is not None and found.drew and not found.same_draws:
             text += "; its random numbers could not be repeated"
-        code = "stack-deviates"
         alone, together = self._ways(job)
         alone.same_elsewhere = True
-        if not differences(alone, together, self.steps).beyond():
-            text += (
-                "; the forward pass draws numbers from numpy's global generator or from Python's"
-                " random, which all members of a stack would share: draw with torch, for example"
-                " torch.rand(())"
-            )
-            code = "draws-outside-torch"
-        return NotStackable(f"{text}; trained one after another", code)
+        if differences(alone, together, self.steps).beyond():
+            return NotStackable(f"{text}; trained one after another", "stack-deviates")
+        return NotStackable(
+            f"{text}; the forward pass draws numbers from numpy's global generator or from Python's"
+            " random, which all members of a stack would share: draw with torch, for example"
+            " torch.rand(()); trained one after another",
+            "draws-outside-torch",
+        )
 
 
 def _what(place: Place) -> str:

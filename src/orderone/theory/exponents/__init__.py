@@ -18,6 +18,7 @@ from orderone.theory.exponents.parameterization import (
 )
 from orderone.theory.exponents.sizes import rms
 from orderone.theory.exponents.solver import Condition, InfeasibleError, Solution, max_lr, solve
+from orderone.theory.exponents.spectral import keeps_spectral_norms, spectral_norms
 from orderone.theory.exponents.stability import Verdict, stability
 from orderone.theory.exponents.updates import OPTIMIZERS, Alignment, read_alignment
 
@@ -38,6 +39,7 @@ __all__ = [
     "equivalent",
     "gauge",
     "gradient_exponents",
+    "keeps_spectral_norms",
     "max_lr",
     "read_alignment",
     "rms",
@@ -45,5 +47,6 @@ __all__ = [
     "shift",
     "soap",
     "solve",
+    "spectral_norms",
     "stability",
 ]

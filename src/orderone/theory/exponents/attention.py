@@ -64,7 +64,11 @@ class Attention:
         depth: Count = 3,
         norm: bool = False,
     ) -> Exponents:
-        """Return the exponents of q, k and the scores s, and of their changes at the rates p.c."""
+        """Return the exponents of q, k and the scores s, and of their changes at the rates p.c.
+
+        `o` is the output of a head, a mean over values v = W_v h, and `o_final` the sum over heads
+        of W_o o, both at initialization.
+        """
         align = read_alignment(alignment)
         size = self._size(read_rule(p))
         sizes = rms(
@@ -73,6 +77,7 @@ class Attention:
         # queries and keys are outputs of hidden layers
         outputs = range(2, count(depth, "depth") + 2)
         change = max(sizes[f"Δh{layer}"] for layer in outputs)
+        value = HALF - p.a[Role.HIDDEN] - p.b[Role.HIDDEN]  # a norm of q and k does not change v
         score = self._training_exponent(align) + max(size + change, 2 * change)
         return {
             "q": size,
@@ -81,6 +86,8 @@ class Attention:
             "Δk": change,
             "s": self.score_at_init(p),
             "Δs": score,
+            "o": value,
+            "o_final": 2 * value,
         }
 
     def score_at_init(self, p: Rule) -> Fraction:

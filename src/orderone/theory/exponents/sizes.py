@@ -18,9 +18,11 @@ logits down.
 from fractions import Fraction
 from typing import NamedTuple
 
+from orderone.core.errors import switch
 from orderone.core.exact import HALF, ZERO
 from orderone.core.inputs import Count
 from orderone.core.roles import Role
+from orderone.theory.exponents.laws import UpdateLaw
 from orderone.theory.exponents.parameterization import (
     Exponents,
     Parameterization,
@@ -36,7 +38,6 @@ from orderone.theory.exponents.updates import (
     Alignment,
     AlignmentInput,
     LawInput,
-    UpdateLaw,
     read_alignment,
     update_law,
 )
@@ -58,12 +59,13 @@ def rms(
     Δh{L+2} is the change of the logits. Where a hidden update outgrows its weight before a
     normalization, gradients depend on angles as well as sizes, and are left out.
     """
+    norm = switch(norm, "norm")
     p = plain(p, norm)
     roles = layer_roles(depth)
     step = _Step(p, roles, update_law(optimizer), read_alignment(alignment))
     h = activation_exponents(p, depth)
     dh = backward_exponents(p, depth)
-    if not training:
+    if not switch(training, "training"):
         gradients = weight_gradients(p, h, dh, depth)
         return _named("h", h[1:], 1) | _named("h'", dh[1:], 1) | _named("W'", gradients, 0)
 

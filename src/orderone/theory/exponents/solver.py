@@ -45,6 +45,7 @@ from orderone.core.inputs import ConstraintsInput, Count
 from orderone.core.roles import MATRIX_ROLES, Role
 from orderone.theory.exponents.attention import Attention, AttentionInput
 from orderone.theory.exponents.constraints import Constraint, read_constraints
+from orderone.theory.exponents.laws import UpdateLaw
 from orderone.theory.exponents.parameterization import (
     Exponents,
     Parameterization,
@@ -59,7 +60,6 @@ from orderone.theory.exponents.updates import (
     Alignment,
     AlignmentInput,
     LawInput,
-    UpdateLaw,
     read_alignment,
     update_law,
 )

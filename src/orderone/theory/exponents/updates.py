@@ -84,6 +84,11 @@ OPTIMIZERS: dict[str, UpdateLaw] = {
 LawInput: TypeAlias = Annotated[str | UpdateLaw, UserInput]
 
 
+def has_law(name: str) -> bool:
+    """Return whether this is the name of an update law."""
+    return name.lower() in OPTIMIZERS or name.lower() in VARIANTS
+
+
 def update_law(optimizer: LawInput) -> UpdateLaw:
     """Return the update law of the optimizer with this name; a law is returned as it is.
 

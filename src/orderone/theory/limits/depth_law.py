@@ -124,7 +124,7 @@ def depth_law(
 
 def _activation(activation: Name, d: int, phi: PhiInput, a: Number) -> tuple[str, Activation]:
     """Return the name of an activation, and its function at this depth."""
-    name = activation.lower() if isinstance(activation, str) else activation
+    name = activation.lower() if isinstance(activation, str) else ""
     if name in ("shaped-smooth", "shaped"):
         shaped = ShapedSmooth(phi, a)
         shaped.check_start()

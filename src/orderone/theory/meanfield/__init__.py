@@ -15,7 +15,9 @@ from orderone.theory.meanfield.diagram import PhaseDiagram, phase_diagram
 from orderone.theory.meanfield.fixed_point import FixedPoint
 from orderone.theory.meanfield.gradients import (
     GradientMetrics,
+    GradientVariances,
     linear_gradient_metrics,
+    linear_gradient_variances,
     linear_noise_level,
 )
 from orderone.theory.meanfield.laws import GradientLaw, crossover_depth, gradient_law
@@ -26,6 +28,7 @@ __all__ = [
     "FixedPoint",
     "GradientLaw",
     "GradientMetrics",
+    "GradientVariances",
     "MeanField",
     "NotCriticalError",
     "PhaseDiagram",
@@ -37,6 +40,7 @@ __all__ = [
     "edge_of_chaos",
     "gradient_law",
     "linear_gradient_metrics",
+    "linear_gradient_variances",
     "linear_noise_level",
     "phase_diagram",
 ]

@@ -50,6 +50,13 @@ class GradientMetrics(NamedTuple):
         return tuple.__getitem__(self, key)
 
 
+class GradientVariances(NamedTuple):
+    """Variance and covariance of the gradients delta of layers 1 .. depth, entry by entry."""
+
+    q_aa: np.ndarray
+    q_ab: np.ndarray
+
+
 def linear_gradient_metrics(
     weight_var: Number,
     bias_var: Number,
@@ -70,10 +77,31 @@ def linear_gradient_metrics(
     w, b, rho = _parameters(weight_var, bias_var, keep)
     depth = count(depth, "depth")
     q, q_ab = _lengths(w, b, rho, depth, q0, qab0)
+    delta = linear_gradient_variances(w, b, rho, depth, q0, qab0)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        g_aa = 4 / rho * q[:-1] * _backwards(q, w / rho, w / rho, 1 / rho)
-        g_ab = 4 * q_ab[:-1] * _backwards(q_ab, w, float(np.divide(w / rho, rho)), 1.0)
-    return GradientMetrics(g_aa, g_ab)
+        return GradientMetrics(q[:-1] / rho * delta.q_aa, q_ab[:-1] * delta.q_ab)
+
+
+def linear_gradient_variances(
+    weight_var: Number,
+    bias_var: Number,
+    keep: Number,
+    depth: Count,
+    q0: Number | None = None,
+    qab0: Number | None = None,
+) -> GradientVariances:
+    """Return E delta_a^2 and E delta_a delta_b, delta = dE / dz, of layers 1 to depth.
+
+    These are q~_aa and q~_ab of S1 (S8)-(S11) and (S21)-(S24). The arguments are those of
+    `linear_gradient_metrics`, which multiplies them by the lengths of the layer before.
+    """
+    w, b, rho = _parameters(weight_var, bias_var, keep)
+    depth = count(depth, "depth")
+    q, q_ab = _lengths(w, b, rho, depth, q0, qab0)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        q_aa = 4 * _backwards(q, w / rho, w / rho, 1 / rho)
+        overlap = 4 * _backwards(q_ab, w, float(np.divide(w / rho, rho)), 1.0)
+    return GradientVariances(q_aa, overlap)
 
 
 def linear_noise_level(keep: Number, correlation: Number) -> float:

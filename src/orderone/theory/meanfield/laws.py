@@ -43,6 +43,7 @@ from orderone.core.errors import instance
 from orderone.core.exact import count
 from orderone.core.inputs import Array, Count, Number, UserInput
 from orderone.core.reals import real
+from orderone.theory.gaussian import expect
 from orderone.theory.meanfield.gradient_overlaps import GradientOverlaps, gradient_overlaps
 from orderone.theory.meanfield.lengths import length_slope
 from orderone.theory.meanfield.mean_field import MeanField
@@ -63,6 +64,7 @@ class GradientLaw:
     # fluctuations of the signals add to it
     noise: np.ndarray
     crossover: float  # distance from the output at which noise equals the mean; inf if nowhere
+    scale: float  # g_aa of the last layer itself, for the loss sum_i phi(z_i)^2: (9) and (11)
 
 
 def gradient_law(
@@ -90,7 +92,8 @@ def gradient_law(
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         g_aa = np.exp(squares.log(k))
         g_ab = ratio * np.exp(overlaps.log(k))
-        return GradientLaw(g_aa, g_ab, noise(k) * g_aa, _crossing(squares, overlaps, ratio, noise))
+        crossover = _crossing(squares, overlaps, ratio, noise)
+        return GradientLaw(g_aa, g_ab, noise(k) * g_aa, crossover, _last_layer(network))
 
 
 def _noise(network: MeanField, width: int, level: Number | None) -> Callable[[Array], Array]:
@@ -112,6 +115,21 @@ def _overlaps(network: MeanField) -> GradientOverlaps:
         float(network.chi1),
         float(network.chi2),
     )
+
+
+def _last_layer(network: MeanField) -> float:
+    """Return g_aa^L = (4 / keep) E[phi^2] E[(phi phi')^2] at the fixed point."""
+    phi = network.phi
+    q = float(network.q_star)
+    if not np.isfinite(q):
+        return math.inf
+    root = math.sqrt(q)
+
+    def output(z: np.ndarray) -> np.ndarray:
+        x = root * z
+        return (np.asarray(phi(x)) * np.asarray(phi.derivative(x))) ** 2
+
+    return 4 / _keep(network) * float(phi.second_moment(q)) * float(expect(output).value)
 
 
 def _keep(network: MeanField) -> float:

@@ -10,20 +10,30 @@ from orderone.theory.transformer.layer import Attention
 from orderone.theory.transformer.model import Transformer
 from orderone.theory.transformer.passing import Memory
 from orderone.theory.transformer.prediction import Prediction
+from orderone.theory.transformer.scores import (
+    AttentionProducts,
+    attention_products,
+    score_covariance,
+    score_moment,
+)
 from orderone.theory.transformer.stems import patches, words
 from orderone.theory.transformer.tied import TiedContact, TiedTerms, tied_terms
 
 __all__ = [
     "GROUPS",
     "Attention",
+    "AttentionProducts",
     "FewHeads",
     "Memory",
     "Prediction",
     "TiedContact",
     "TiedTerms",
     "Transformer",
+    "attention_products",
     "patches",
     "relative_rates",
+    "score_covariance",
+    "score_moment",
     "tied_terms",
     "words",
 ]

@@ -4,19 +4,28 @@
     MLP         G'     = G + C_X E[phi(u) phi(v)]                         S2 (1.77)
                 Theta' = Theta + C_X C_W E[phi' phi'] Theta~              S2 (1.173)
                 direct: X: E[phi phi],  W: C_X E[phi' phi'] F     S2 (1.168)-(1.169)
+    gated MLP   G'     = G + C_X C_W F E[phi(u) phi(v)]                   S2 footnote 6
+                Theta' = Theta + C_X C_W (C_W F E[phi' phi'] + E[phi phi]) Theta~
+                direct: X: C_W F E[phi phi],  W: C_X F (C_W F E[phi' phi'] + E[phi phi])
 
 u and v are Gaussian with covariance C_W F; the module `attention` has its tangent kernels. F and
 Theta~ are G and Theta after the norm; `direct` is the contribution of the block's weights. The
 multiplier M of the MLP's width enters only its learning rates and initial variances (erratum S2.3).
+A gated MLP multiplies phi(u) by a second product with weights of the same variance; both matrices
+are in the group W.
+
+With a norm of queries and keys, scores have the covariance of unit vectors: C_Q C_K is 1. The norm
+divides derivatives in the weights of Q and K by the sizes C_Q F and C_K F that it removes.
 
 S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from orderone.core.errors import InputError
 from orderone.theory.activations import Activation
 from orderone.theory.transformer.attention import SPREADS, Errors, attend
 from orderone.theory.transformer.sharpness import check_sharpness
@@ -45,27 +54,32 @@ def attention_block(
     weights: Weights,
     accuracy: float,
     seed: int,
+    qk_norm: bool = False,
 ) -> BlockResult:
     """Pass a stream through attention.
 
     `keys` is `normalized` itself, or another stream (encoder-decoder attention, S2 (2.2)-(2.4)).
     """
     C = weights.C
-    attended = attend(normalized, keys, visible, C["Q"] * C["K"], accuracy, seed)
+    strength = C["Q"] * C["K"]
+    if qk_norm:
+        check_unit_norms(normalized, keys, C, accuracy)
+        strength = 1.0
+    attended = attend(normalized, keys, visible, strength, accuracy, seed)
     both = C["U"] * C["V"]
     propagated = {group: both * kernel for group, kernel in attended.propagated.items()}
     direct = {}
     if stream.theta:
         through_scores = both * normalized.G * attended.bend
         direct = weights.direct(
-            Q=C["K"] * through_scores,
-            K=C["Q"] * through_scores,
+            Q=(1 / C["Q"] if qk_norm else C["K"]) * through_scores,
+            K=(1 / C["K"] if qk_norm else C["Q"]) * through_scores,
             V=C["U"] * attended.value,
             U=C["V"] * attended.value,
         )
     after = stream.plus(both * attended.value, propagated, direct)
-    theta_error = _theta_error(after, attended.errors, weights)
-    check_sharpness(theta_error, C["Q"] * C["K"])
+    theta_error = _theta_error(after, attended.errors, weights, qk_norm)
+    check_sharpness(theta_error, strength)
     return BlockResult(
         after,
         error=attended.errors.value / (float(np.abs(keys.G).max()) or 1.0),
@@ -74,14 +88,31 @@ def attention_block(
     )
 
 
-def _theta_error(after: Stream, errors: Errors, weights: Weights) -> float:
+def check_unit_norms(
+    queries: Stream, keys: Stream, C: Mapping[str, float], accuracy: float
+) -> None:
+    """Raise an InputError unless inputs have the length 1, which queries and keys then have too."""
+    lengths = np.concatenate([queries.G.diagonal(), keys.G.diagonal()])
+    if float(np.abs(lengths - 1).max()) > accuracy or C["Q"] == 0 or C["K"] == 0:
+        raise InputError(
+            "qk_norm: expected inputs of attention with a squared length of 1 and C['Q'], C['K']"
+            f" above 0, got lengths from {lengths.min():.4g} to {lengths.max():.4g}; use a small"
+            " eps, placement='pre' and norm_gain=1",
+            argument="qk_norm",
+        )
+
+
+def _theta_error(after: Stream, errors: Errors, weights: Weights, qk_norm: bool) -> float:
     """Return the error of propagated kernels and of the contributions of Q, K, V and U."""
     C = weights.C
     rate = weights.rates
     if not rate:
         return 0.0
     direct = (rate["V"] * C["U"] + rate["U"] * C["V"]) * SPREADS * errors.value
-    direct += C["U"] * C["V"] * (rate["Q"] * C["K"] + rate["K"] * C["Q"]) * errors.bend
+    of_scores = rate["Q"] * C["K"] + rate["K"] * C["Q"]
+    if qk_norm:
+        of_scores = rate["Q"] / C["Q"] + rate["K"] / C["K"]
+    direct += C["U"] * C["V"] * of_scores * errors.bend
     largest = float(np.abs(after.total()).max()) or 1.0
     return (C["U"] * C["V"] * errors.propagated + direct) / largest
 
@@ -99,6 +130,24 @@ def mlp_block(stream: Stream, normalized: Stream, phi: Activation, weights: Weig
         propagated[group] = C["X"] * C["W"] * slope * kernel
     direct = weights.direct(W=C["X"] * slope * normalized.G, X=pair)
     return BlockResult(stream.plus(C["X"] * pair, propagated, direct))
+
+
+def gated_block(
+    stream: Stream, normalized: Stream, phi: Activation, weights: Weights
+) -> BlockResult:
+    """Pass a stream through a gated MLP, X (phi(W z) * (W' z))."""
+    C = weights.C
+    K = C["W"] * normalized.G
+    pair = _averages(phi.pair, K)
+    branch = K * pair
+    if not stream.theta:
+        return BlockResult(stream.plus(C["X"] * branch, {}, {}))
+    through = K * _averages(phi.derivative_pair, K) + pair
+    propagated = {}
+    for group, kernel in normalized.theta.items():
+        propagated[group] = C["X"] * C["W"] * through * kernel
+    direct = weights.direct(W=C["X"] * through * normalized.G, X=branch)
+    return BlockResult(stream.plus(C["X"] * branch, propagated, direct))
 
 
 def _averages(average: Callable[..., np.ndarray], K: np.ndarray) -> np.ndarray:

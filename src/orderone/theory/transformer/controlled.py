@@ -175,7 +175,7 @@ def _triangular(F: np.ndarray, visible: np.ndarray) -> np.ndarray:
     root, _ = factor(F)
     order = np.argsort(-visible.sum(axis=0), kind="stable")
     differences = root[order] - root[order[0]]
-    upper = np.linalg.qr(differences[1:].T, mode="r")
+    upper = np.asarray(np.linalg.qr(differences[1:].T, mode="r"))
     field = np.zeros((len(F), len(upper)))
     field[order[1:]] = upper.T
     return field

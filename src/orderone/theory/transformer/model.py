@@ -4,7 +4,8 @@ Errata S2.1-S2.6 are taken into account.
 
     stem -> (norm -> branch, + skip) for each letter of `blocks` -> norm -> head
 
-A is attention, M an MLP, and C attention to a memory, as in a decoder. Everything is to leading
+A is attention, M an MLP, G a gated MLP, and C attention to a memory, as in a decoder. With
+`placement="post"` the norm is after the sum, as in BERT. Everything is to leading
 order in 1/n and, by erratum S2.5, in 1/H: with finitely many heads the kernels fluctuate by
 `Prediction.head_std`.
 
@@ -32,7 +33,13 @@ from orderone.theory.transformer.tokens import read
 from orderone.theory.transformer.views import read_mask
 from orderone.theory.transformer.weights import Weights
 
-LETTERS: dict[str, str] = {"A": "attention", "M": "MLP", "C": "attention to a memory"}
+LETTERS: dict[str, str] = {
+    "A": "attention",
+    "M": "MLP",
+    "G": "gated MLP",
+    "C": "attention to a memory",
+}
+PLACEMENTS = ("pre", "post")
 NORMS = ("layer", "rms")  # both are the same for a stream of mean 0
 OPTIMIZERS = ("sgd", "adamw", "adam")
 
@@ -45,7 +52,10 @@ class Transformer:
     `width` are those of the network to compare with; kernels are those of infinitely many.
     `accuracy` is that of sampled attention averages, with at most 65536 points; up to three tokens
     need no sampling. `stem_norm` adds a norm after the embedding, as in BART. `mlp`, the width of
-    the MLP divided by that of the stream, only affects `rates`.
+    the MLP divided by that of the stream, only affects `rates`. `norm_gain` is the root mean square
+    of the gains of norms, S2 (1.10), and `skip_gain` that of skip paths, S2 (1.5). `placement` is
+    "pre" or "post" for norms before a branch or after the sum; `qk_norm` normalizes queries and
+    keys of each head.
     """
 
     blocks: str
@@ -63,6 +73,10 @@ class Transformer:
     pool: str
     accuracy: float
     seed: int
+    placement: str
+    norm_gain: float
+    skip_gain: float
+    qk_norm: bool
 
     def __init__(
         self,
@@ -81,6 +95,10 @@ class Transformer:
         pool: Name = "none",
         accuracy: Number = 5e-4,
         seed: Count = 0,
+        placement: Name = "pre",
+        norm_gain: Number = 1.0,
+        skip_gain: Number = 1.0,
+        qk_norm: Flag = False,
     ):
         values = {
             "blocks": _read_blocks(blocks),
@@ -98,6 +116,10 @@ class Transformer:
             "pool": one_of(pool, POOLS, "pool"),
             "accuracy": real(accuracy, "accuracy", above=0, most=1),
             "seed": count(seed, "seed", least=0),
+            "placement": one_of(placement, PLACEMENTS, "placement"),
+            "norm_gain": real(norm_gain, "norm_gain", above=0),
+            "skip_gain": real(skip_gain, "skip_gain", least=0),
+            "qk_norm": instance(qk_norm, bool, "qk_norm", "pass True or False"),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -180,7 +202,8 @@ class Transformer:
 
         They are the mean, the fluctuation, and the shift of the mean.
         """
-        if self.heads is None or "C" in self.blocks:
+        self._refuse_variants("few_heads")
+        if self.heads is None or "C" in self.blocks or "G" in self.blocks:
             raise InputError(
                 f"heads: expected a number of heads and only blocks A and M, got heads={self.heads}"
                 f" and blocks={self.blocks!r}; pass Transformer(..., heads=12)",
@@ -201,6 +224,7 @@ class Transformer:
         mask: MaskInput = None,
     ) -> TiedContact:
         """Return the terms of a tied head for the outputs that are input words: see `tied`."""
+        self._refuse_variants("tied_contact")
         if self.head != "tied":
             raise InputError(
                 "head: expected 'tied', got 'linear'; pass Transformer(..., stem='language',"
@@ -224,6 +248,22 @@ class Transformer:
             )
         matrix, place = read(G0, tokens)
         return Memory(self, matrix, place, mask)
+
+    def _refuse_variants(self, method: str) -> None:
+        """Raise an InputError if a method does not know the settings of norms and gains."""
+        variants = {
+            "placement": self.placement != "pre",
+            "norm_gain": self.norm_gain != 1,
+            "skip_gain": self.skip_gain != 1,
+            "qk_norm": self.qk_norm,
+        }
+        for name, used in variants.items():
+            if used:
+                raise InputError(
+                    f"{name}: expected the default for {method}, got {getattr(self, name)!r};"
+                    " kernels, ntk and predict accept it",
+                    argument=name,
+                )
 
     def _pass(
         self,

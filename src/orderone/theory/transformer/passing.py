@@ -11,7 +11,12 @@ import numpy as np
 
 from orderone.core.errors import InputError
 from orderone.core.inputs import UserInput
-from orderone.theory.transformer.blocks import BlockResult, attention_block, mlp_block
+from orderone.theory.transformer.blocks import (
+    BlockResult,
+    attention_block,
+    gated_block,
+    mlp_block,
+)
 from orderone.theory.transformer.heads import head_block
 from orderone.theory.transformer.inputs import MaskInput
 from orderone.theory.transformer.prediction import Prediction
@@ -40,7 +45,7 @@ class Memory:
     def stream(self, rates: Mapping[str, float] | None, merged: bool) -> Stream:
         """Return the normalized stream after the last block of the encoder."""
         prediction = run(self.encoder, self.G0, self.tokens, self.mask, None, rates, merged)
-        return prediction.streams[-1].normalized(self.encoder.eps)
+        return last_normalized(self.encoder, prediction.streams[-1])
 
 
 MemoryInput: TypeAlias = Annotated[Memory | None, UserInput]
@@ -71,22 +76,43 @@ def run(
     variances: list[np.ndarray] = []
     for number, letter in enumerate(model.blocks):
         passed = blocks(letter, number, streams[-1])
-        streams.append(passed.stream.merged() if merged else passed.stream)
+        after = passed.stream
+        if model.placement == "post":
+            after = after.normalized(model.eps, model.norm_gain)
+        streams.append(after.merged() if merged else after)
         errors.append(passed.error)
         theta_errors.append(passed.theta_error)
         if passed.head_variance is None:
             variances.append(np.zeros_like(stream.G))
         else:
             variances.append(passed.head_variance)
-    output, theta = head_block(streams[-1].normalized(model.eps), model.head, model.pool, weights)
-    return Prediction(streams, output, theta, errors, theta_errors, variances, model.eps)
+    last = last_normalized(model, streams[-1])
+    output, theta = head_block(last, model.head, model.pool, weights)
+    return Prediction(
+        streams,
+        output,
+        theta,
+        errors,
+        theta_errors,
+        variances,
+        model.eps,
+        model.norm_gain,
+        plain=model.placement == "pre" and model.skip_gain == 1,
+    )
+
+
+def last_normalized(model: "Transformer", stream: Stream) -> Stream:
+    """Return the stream that the head reads; after blocks with post-norm it is normalized."""
+    if model.placement == "post":
+        return stream
+    return stream.normalized(model.eps, model.norm_gain)
 
 
 def embedded(model: "Transformer", G0: np.ndarray, tokens: Tokens, weights: Weights) -> Stream:
     """Return the stream after the stem."""
     stream = embed(G0, tokens, STEMS[model.stem], weights, model.pool == "class")
     if model.stem_norm:
-        return stream.normalized(model.eps)
+        return stream.normalized(model.eps, model.norm_gain)
     return stream
 
 
@@ -123,9 +149,14 @@ class _Blocks:
 
     def __call__(self, letter: str, number: int, stream: Stream) -> BlockResult:
         model = self.model
-        normalized = stream.normalized(model.eps)
+        normalized = stream
+        if model.placement == "pre":
+            normalized = stream.normalized(model.eps, model.norm_gain)
+        stream = stream.times(model.skip_gain)
         if letter == "M":
             return mlp_block(stream, normalized, model.activation, self.weights)
+        if letter == "G":
+            return gated_block(stream, normalized, model.activation, self.weights)
         keys = normalized
         visible = self.visible
         if letter == "C":
@@ -134,5 +165,12 @@ class _Blocks:
         assert keys is not None
         assert visible is not None
         return attention_block(
-            stream, normalized, keys, visible, self.weights, model.accuracy, model.seed + number
+            stream,
+            normalized,
+            keys,
+            visible,
+            self.weights,
+            model.accuracy,
+            model.seed + number,
+            model.qk_norm,
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Array, Count
 from orderone.theory.transformer.stream import Stream
@@ -26,6 +27,8 @@ class Prediction:
     theta_errors: Sequence[float]
     head_variances: Sequence[np.ndarray]  # of each block's branch with a single head
     eps: float  # eps of the norms
+    norm_gain: float = 1.0
+    plain: bool = True  # norms before branches, and skip paths without gains
 
     @property
     def kernels(self) -> list[Array]:
@@ -35,9 +38,11 @@ class Prediction:
     @property
     def normalized(self) -> list[Array]:
         """Return F after the norms that follow the stem and each block; the last is the head's."""
-        return [
-            stream.tokens.in_user_shape(stream.normalized(self.eps).G) for stream in self.streams
-        ]
+        result = []
+        for stream in self.streams:
+            normalized = stream.normalized(self.eps, self.norm_gain)
+            result.append(stream.tokens.in_user_shape(normalized.G))
+        return result
 
     @property
     def output(self) -> Array:
@@ -81,6 +86,12 @@ class Prediction:
         later blocks to an earlier fluctuation is not included. Means are shifted by order
         1 / heads.
         """
+        if not self.plain:
+            raise InputError(
+                "head_std: expected placement='pre' and skip_gain=1, where fluctuations of blocks"
+                " add up; got other settings",
+                argument="heads",
+            )
         tokens = self._last.tokens
         heads = count(heads, "heads")
         sums = np.cumsum([np.zeros_like(self.streams[0].G), *self.head_variances], axis=0)

@@ -28,10 +28,11 @@ class Stream:
     theta: Mapping[str, np.ndarray]  # group -> (points, points)
     tokens: Tokens
 
-    def normalized(self, eps: float) -> "Stream":
+    def normalized(self, eps: float, gain: float = 1.0) -> "Stream":
         """Return the stream after a layer norm.
 
-        Both kernels are divided by sqrt(G_11 + eps) sqrt(G_22 + eps).
+        Both kernels are divided by sqrt(G_11 + eps) sqrt(G_22 + eps), and multiplied by the square
+        of the `gain`, the root mean square of gamma in S2 (1.10).
 
         S2 (1.53), (1.139); erratum S2.1: eps is inside the root. The stream has mean 0, so RMSNorm
         does the same.
@@ -44,10 +45,17 @@ class Stream:
                 "zero-variance",
                 argument="G0",
             )
-        scale = 1 / np.sqrt(square)
+        scale = gain / np.sqrt(square)
         factor = scale[:, None] * scale[None, :]
         theta = {group: part * factor for group, part in self.theta.items()}
         return Stream(self.G * factor, theta, self.tokens)
+
+    def times(self, gain: float) -> "Stream":
+        """Return the stream multiplied by a number, as by the gain of a skip path, S2 (1.5)."""
+        if gain == 1:
+            return self
+        theta = {group: gain**2 * part for group, part in self.theta.items()}
+        return Stream(gain**2 * self.G, theta, self.tokens)
 
     def plus(
         self, G: np.ndarray, propagated: Mapping[str, np.ndarray], direct: Mapping[str, np.ndarray]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
+from orderone.optimizers.muon import CONVENTION
 from orderone.optimizers.table import ALGORITHMS
 from orderone.planning.exports.content import Content
 from orderone.planning.exports.format import (
@@ -32,6 +33,7 @@ class Json(Format):
     def data(self, content: Content, base: Base) -> Data:
         groups: list[Data] = []
         for group in content.groups:
+            convention = {} if group.convention is None else {CONVENTION: group.convention}
             groups.append(
                 {
                     "pattern": regex(group.names, content.names),
@@ -42,6 +44,7 @@ class Json(Format):
                     "wd_mult": _ratio(group.weight_decay, base.weight_decay),
                     "eps": group.eps,
                     **group.averages,
+                    **convention,
                 }
             )
         return {"lr": base.lr, "weight_decay": base.weight_decay, "groups": groups}

@@ -1,0 +1,117 @@
+"""Adjustment of adapters (LoRA) whose rank differs between base and target.
+
+The rule is in `rules.axes.rank`; `roles.adapters` finds the pairs of matrices. The multiplier of
+the adapter (alpha / r, alpha / sqrt(r)) is read from the forward code of base and target.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from orderone.core.errors import InputError, without_code
+from orderone.core.roles import Role
+from orderone.planning.adjustments import Draft, Drafts
+from orderone.planning.forward_facts import ForwardFacts
+from orderone.planning.options import Request
+from orderone.planning.roles.adapters import AdapterPart
+from orderone.rules.axes import width_factors
+from orderone.rules.axes.rank import rank_factors
+from orderone.rules.factors import Factors, Growth
+
+
+def adapters_of_other_rank(
+    drafts: Drafts, parts: Mapping[str, AdapterPart], facts: ForwardFacts, request: Request
+) -> Drafts:
+    """Scale adapters with their rank; rank_rule=None: only with the width.
+
+    The drafts of adapters have the factors of `factors_in_width`.
+    """
+    result = dict(drafts)
+    for name, part in parts.items():
+        if part.growth == 1 or request.rank_rule is None:
+            continue
+        _check_product(drafts, name, part)
+        b = name if part.matrix == "B" else part.partner
+        multiplier = _multiplier(drafts[b], facts, part)
+        result[name] = _scaled(drafts, name, part, multiplier, request)
+    return result
+
+
+def _scaled(
+    drafts: Drafts, name: str, part: AdapterPart, multiplier: float, request: Request
+) -> Draft:
+    draft = drafts[name]
+    a = name if part.matrix == "A" else part.partner
+    random = "A" if drafts[a].base.rms else "B"
+    if request.rank_rule == "mup":
+        factors = _by_rule(draft, request)
+        if part.matrix == "B":
+            factors = replace(factors.with_multiplier(multiplier, draft.update_law), multiplier=1.0)
+    else:
+        law = draft.algorithm.law
+        in_rank = rank_factors(
+            part.matrix, part.growth, multiplier, law, str(request.rank_rule), random
+        )
+        factors = draft.factors * in_rank
+    reason = (
+        f"{part.matrix} of an adapter, rank {part.rank[0]} -> {part.rank[1]}, multiplier"
+        f" x{multiplier:.4g}, rule {request.rank_rule}"
+    )
+    return replace(draft, factors=factors, reasons=(reason,))
+
+
+def _by_rule(draft: Draft, request: Request) -> Factors:
+    """Return the factors of the rule, with the rank as a width."""
+    return _factors(draft, draft.role, draft.resolved.growth, request)
+
+
+def _factors(draft: Draft, role: str, growth: Growth, request: Request) -> Factors:
+    algorithm = draft.algorithm
+    rule = request.parameterization(algorithm.law)
+    factors = width_factors(rule, role, growth, algorithm.law)
+    # 1 except for Muon: its step multiplies lr by a function of the shape
+    target = algorithm.rate_factor(draft.evidence.item.shape)
+    base = algorithm.rate_factor(draft.evidence.base_shape)
+    return replace(factors, lr=factors.lr / (target / base))
+
+
+def factors_in_width(draft: Draft, part: AdapterPart, request: Request) -> Factors:
+    """Return the factors of the rule for the growth of the frozen matrix alone."""
+    growth = draft.resolved.growth
+    if part.matrix == "A":
+        role = Role.READOUT
+        growth = Growth(fan_in=growth.fan_in)
+    else:
+        role = Role.EMBEDDING
+        growth = Growth(fan_out=growth.fan_out)
+    return _factors(draft, role, growth, request)
+
+
+def _multiplier(b: Draft, facts: ForwardFacts, part: AdapterPart) -> float:
+    """Return the multiplier of the adapter, target over base."""
+    value = facts.constant_growth.get((b.traced_as, "matrix"))
+    in_scores = any(b.traced_as in score.queries + score.keys for score in facts.scores)
+    if value is not None and value > 0 and not in_scores:
+        return value
+    why = "a constant in the forward code could not be read"
+    if facts.pair is None:
+        why = without_code(facts.note)
+    elif in_scores:
+        why = "the head size changes too, and with it the scale of attention scores"
+    message = (
+        f"rank: {b.name} has rank {part.rank[0]} in the base and {part.rank[1]} in the model, and"
+        f" the multiplier of the adapter (alpha / r) is not known ({why}). Pass inputs=, an example"
+        " batch, with base and model on one device; or rank_rule=None, which leaves the rank out"
+    )
+    raise InputError(message, "adapter-not-read", argument="rank_rule")
+
+
+def _check_product(drafts: Drafts, name: str, part: AdapterPart) -> None:
+    """Raise an InputError if both matrices of the base start away from zero."""
+    if drafts[name].base.rms and drafts[part.partner].base.rms:
+        message = (
+            f"rank: {name} and {part.partner} both start away from zero (as in PiSSA or OLoRA, or"
+            " after training), so that the adapter is part of the pretrained model, and other"
+            " initial sizes would change it. Let one of them start at zero, or pass rank_rule=None"
+            " and do not call apply"
+        )
+        raise InputError(message, "adapter-not-zero", argument="rank_rule")

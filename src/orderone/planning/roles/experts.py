@@ -1,0 +1,234 @@
+"""Mixtures of experts in a model: the tensors of experts, and those of their router.
+
+    y = sum over the k chosen experts e of g_e(x) E_e(x),    g = a function of the router's logits
+
+Experts are stored in two forms:
+
+    fused    one tensor for all experts, whose first axis counts them: `experts.down_proj` (E, out,
+             in), with biases (E, out). The word `expert` in its name tells, or a router next to it
+             with as many outputs, if no module declares the axes (those of a convolution do not
+             count experts)
+    list     one module per expert: `experts.7.up.weight`, `experts.expert_7.up.weight`, or any list
+             next to a router with as many outputs, whose members are known to be parallel; unless
+             they are known, both must have grown, and the router be called so
+
+The router has an axis as long as the number of experts, in the base and in the target, and is a
+neighbour of the experts. Experts that process every token ("shared") have no router, and are dense
+layers.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from orderone.core.errors import InputError
+from orderone.planning.counterparts import is_number, stack_of
+from orderone.planning.roles.vocabulary import EXPERT, ROUTERS, SHARED
+
+Shape = tuple[int, ...]
+Size = tuple[int, int]  # base, target
+
+ROUTER = "router"
+EXPERT_PART = "expert"
+
+
+@dataclass(frozen=True)
+class ExpertPart:
+    """Place of a tensor in a mixture of experts."""
+
+    kind: str  # "router" or "expert"
+    block: str  # name of the module that contains router and experts
+    count: Size  # number of experts in the base and in the target
+    axis: int | None  # axis that counts experts; None for a tensor of a single expert
+
+    @property
+    def growth(self) -> float:
+        """Number of experts, target over base."""
+        return self.count[1] / self.count[0]
+
+
+def expert_parts(
+    shapes: Mapping[str, Shape],
+    base_shapes: Mapping[str, Shape],
+    base_names: Mapping[str, str],
+    declared: Collection[str] = (),
+    parallel: Collection[str] = (),
+) -> dict[str, ExpertPart]:
+    """Return the place of every tensor that belongs to a mixture of experts.
+
+    `base_names` has the counterpart of every tensor, `declared` the tensors of several axes whose
+    modules declare their layout, `parallel` the lists whose members are not layers.
+    """
+    sizes: dict[str, tuple[Size, ...]] = {}
+    for name, shape in shapes.items():
+        sizes[name] = tuple(zip(base_shapes[base_names[name]], shape, strict=True))
+    parts = _fused(sizes, declared)
+    parts |= _listed(sizes, _lengths(base_shapes), base_names, parallel)
+    routers: dict[str, ExpertPart] = {}
+    for block, count in {part.block: part.count for part in parts.values()}.items():
+        for name, axis in _routers(block, count, sizes, parts):
+            routers[name] = ExpertPart(ROUTER, block, count, axis)
+    return _biases(sizes, parts) | parts | routers
+
+
+def same_names(shapes: Iterable[str]) -> dict[str, str]:
+    """Return every name as its own counterpart: a model compared with itself."""
+    return {name: name for name in shapes}
+
+
+# --- fused ----------------------------------------------------------------------------------------
+
+
+def _fused(
+    sizes: Mapping[str, tuple[Size, ...]], declared: Collection[str]
+) -> dict[str, ExpertPart]:
+    """Return the tensors of three axes that hold all experts of a block."""
+    parts: dict[str, ExpertPart] = {}
+    for name, axes in sizes.items():
+        if len(axes) != 3 or name in declared or SHARED in name.lower():
+            continue
+        module = _parent(name)
+        block = _block_of(name, module, axes[0], sizes)
+        if block is not None:
+            parts[name] = ExpertPart(EXPERT_PART, block, axes[0], 0)
+    return parts
+
+
+def _biases(
+    sizes: Mapping[str, tuple[Size, ...]], experts: Mapping[str, ExpertPart]
+) -> dict[str, ExpertPart]:
+    """Return the biases of fused experts: one row for each expert, in the same module."""
+    modules = {_parent(name): part for name, part in experts.items() if part.axis is not None}
+    parts: dict[str, ExpertPart] = {}
+    for name, axes in sizes.items():
+        beside = modules.get(_parent(name))
+        if beside is not None and len(axes) == 2 and axes[0] == beside.count:
+            parts[name] = ExpertPart(EXPERT_PART, beside.block, beside.count, 0)
+    return parts
+
+
+def _block_of(
+    name: str, module: str, count: Size, sizes: Mapping[str, tuple[Size, ...]]
+) -> str | None:
+    """Return the module that contains these experts and their router; None for other tensors."""
+    if EXPERT in module.rpartition(".")[2].lower():
+        return _parent(module)
+    for block in (module, _parent(module)):
+        for other, axes in sizes.items():
+            beside = _parent(other) == module and not _is_named_router(other)  # perhaps a bias
+            if not beside and _is_router(other, block, count, axes):
+                return block
+    return module if EXPERT in name.lower() else None
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+def _listed(
+    sizes: Mapping[str, tuple[Size, ...]],
+    base_lengths: Mapping[str, int],
+    base_names: Mapping[str, str],
+    parallel: Collection[str],
+) -> dict[str, ExpertPart]:
+    """Return the tensors of single experts in lists."""
+    lengths = _lengths(sizes)
+    parts: dict[str, ExpertPart] = {}
+    for name in sizes:
+        names = name.split(".")
+        base_parts = base_names[name].split(".")
+        for position in range(1, len(names)):
+            list_name = ".".join(names[:position])
+            if not is_number(names[position]) or SHARED in list_name.lower():
+                continue
+            block = ".".join(names[: position - 1])
+            base_list = ".".join(base_parts[:position])
+            count = (base_lengths.get(base_list, 0), lengths[list_name])
+            named = EXPERT in names[position - 1].lower() or EXPERT in names[position].lower()
+            known = stack_of(list_name) in parallel
+            if named or (count[0] and _is_routed(block, count, known, sizes)):
+                parts[name] = ExpertPart(EXPERT_PART, block, count, None)
+                break
+    return parts
+
+
+def _is_routed(
+    block: str, count: Size, is_parallel: bool, sizes: Mapping[str, tuple[Size, ...]]
+) -> bool:
+    """Return whether a list in this block has a router."""
+    if not block or (not is_parallel and count[0] == count[1]):
+        return False
+    for name, axes in sizes.items():
+        if _is_router(name, block, count, axes) and (is_parallel or _is_named_router(name)):
+            return True
+    return False
+
+
+def lists_of_experts(parts: Mapping[str, ExpertPart]) -> frozenset[str]:
+    """Return the names that lists of experts share: `layers.*.experts`."""
+    lists: set[str] = set()
+    for name, part in parts.items():
+        if part.kind == EXPERT_PART and part.axis is None:
+            inner = name.removeprefix(f"{part.block}.") if part.block else name
+            lists.add(stack_of(f"{part.block}.{inner.split('.')[0]}".lstrip(".")))
+    return frozenset(lists)
+
+
+def _lengths(names: Iterable[str]) -> dict[str, int]:
+    """Return the number of members of every list, by its name."""
+    members: dict[str, set[str]] = {}
+    for name in names:
+        parts = name.split(".")
+        for position, part in enumerate(parts):
+            if is_number(part):
+                members.setdefault(".".join(parts[:position]), set()).add(part)
+    return {name: len(numbers) for name, numbers in members.items()}
+
+
+# --- routers --------------------------------------------------------------------------------------
+
+
+def _routers(
+    block: str,
+    count: Size,
+    sizes: Mapping[str, tuple[Size, ...]],
+    experts: Collection[str],
+) -> list[tuple[str, int]]:
+    """Return the tensors of a block's router, with the axis that counts experts."""
+    matrices: list[str] = []
+    vectors: list[tuple[str, int]] = []
+    for name, axes in sizes.items():
+        if name in experts or not _is_router(name, block, count, axes):
+            if name not in experts and _inside(name, block) and axes == (count,):
+                vectors.append((name, 0))
+            continue
+        matrices.append(name)
+    if len(matrices) > 1:
+        named = [name for name in matrices if _is_named_router(name)]
+        if len(named) != 1 and count[0] != count[1]:
+            message = (
+                f"model: {', '.join(matrices)} may each be the router of the {count[1]} experts in"
+                f" {block}; call the router's module {' or '.join(ROUTERS)}"
+            )
+            raise InputError(message, "ambiguous-role", argument="model")
+        matrices = named
+    return [(name, sizes[name].index(count)) for name in matrices] + vectors
+
+
+def _is_router(name: str, block: str, count: Size, axes: tuple[Size, ...]) -> bool:
+    """Return whether a tensor can be the matrix of a router: one output for every expert."""
+    if len(axes) != 2 or count not in axes or not _inside(name, block):
+        return False
+    inner = name.removeprefix(f"{block}.").lower()
+    return SHARED not in inner and EXPERT not in inner
+
+
+def _is_named_router(name: str) -> bool:
+    parts = name.lower().split(".")
+    return any(part in ROUTERS for part in parts)
+
+
+def _inside(name: str, block: str) -> bool:
+    return not block or name.startswith(f"{block}.")
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]

@@ -1,0 +1,197 @@
+"""Routing of a mixture of experts, measured in its forward code.
+
+    y = sum over the k chosen experts e of g_e(x) E_e(x)
+
+Models differ in the weights g: they sum to one (softmax over the chosen experts), to k/M (softmax
+over all M experts), or to a number that grows with k (sigmoid). No configuration says so reliably,
+so the block is called on its own, with weights for which the answer is exact:
+
+    router = 0              all experts have the same logit
+    experts = 1 / fan-in    on an input of ones every layer returns ones times a number that
+                            depends on its nonlinearity alone, and not on any width
+
+Then y = S f(1) with S = sum of g_e: the ratio of the S of two models is the growth of the sum of
+weights. The number k of experts with a gradient is the number of active experts. All tensors are
+restored. If the entries of y differ, the block has more in it than experts and router, and nothing
+is concluded.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from orderone.observe.inventory import Item, inventory, modules_by_name
+from orderone.observe.trace import call_with, undisturbed
+from orderone.planning.counterparts import stack_of
+from orderone.planning.options import ExampleBatch
+from orderone.planning.roles.experts import ROUTER, ExpertPart
+from orderone.torch_compat import tree_map
+
+UNEVEN = 0.01  # entries of the output that differ by less differ by rounding
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Routing of one block for equal router logits."""
+
+    active: int  # experts that a token visits
+    weight_sum: float  # sum of their weights, up to a constant of the architecture
+
+
+@dataclass(frozen=True)
+class RoutingChange:
+    """Routing of a block in the base and in the target."""
+
+    base: Routing
+    target: Routing
+
+    @property
+    def active(self) -> float:
+        """Number of active experts, target over base."""
+        return self.target.active / self.base.active
+
+    @property
+    def weights(self) -> float:
+        """Sum of the combine weights, target over base."""
+        ratio = self.target.weight_sum / self.base.weight_sum
+        near = round(ratio, 6)
+        return near if abs(near - ratio) < 1e-5 * ratio else ratio
+
+
+def routing_of(
+    model: nn.Module,
+    inputs: ExampleBatch,
+    parts: Mapping[str, ExpertPart],
+    fan_in: Mapping[str, int],
+) -> dict[str, Routing]:
+    """Return the routing of every kind of block, by the name that its layers share.
+
+    `parts` are those of this very model; `fan_in` has the fan-in of the matrices of experts.
+    """
+    first: dict[str, str] = {}
+    for part in parts.values():
+        first.setdefault(stack_of(part.block), part.block)
+    calls = _calls(model, inputs, list(first.values()))
+    items = inventory(model)
+    routings: dict[str, Routing] = {}
+    with undisturbed(model):
+        for stack, block in first.items():
+            if block not in calls:
+                continue
+            inside = {name: part for name, part in parts.items() if part.block == block}
+            routing = _routing(modules_by_name(model)[block], calls[block], inside, items, fan_in)
+            if routing is not None:
+                routings[stack] = routing
+    return routings
+
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _calls(model: nn.Module, inputs: ExampleBatch, blocks: Sequence[str]) -> dict[str, Call]:
+    """Return the arguments with which the model calls its blocks, with ones in every input."""
+    modules = modules_by_name(model)
+    calls: dict[str, Call] = {}
+    handles: list[Any] = []
+    for block in blocks:
+
+        def record(
+            _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], block: str = block
+        ) -> None:
+            calls.setdefault(block, (tree_map(_ones, args), tree_map(_ones, kwargs)))
+
+        handles.append(modules[block].register_forward_pre_hook(record, with_kwargs=True))
+    args, kwargs = call_with(inputs)
+    try:
+        with undisturbed(model), torch.no_grad():
+            model(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def _ones(value: object) -> object:
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return torch.ones_like(value)
+    return value
+
+
+def _routing(
+    block: nn.Module,
+    call: Call,
+    parts: Mapping[str, ExpertPart],
+    items: Mapping[str, Item],
+    fan_in: Mapping[str, int],
+) -> Routing | None:
+    """Return the routing of one block; None if it cannot be measured."""
+    experts = {name: items[name].tensor for name, part in parts.items() if part.kind != ROUTER}
+    args, kwargs = call
+    with _restored([items[name].tensor for name in parts]):
+        for name in parts:
+            items[name].tensor.data.zero_()
+        with torch.no_grad():
+            silent = _output(block(*args, **kwargs))
+        for name, tensor in experts.items():
+            if name in fan_in:
+                tensor.data.fill_(1 / fan_in[name])
+        for tensor in experts.values():
+            tensor.requires_grad_(True)
+        with torch.enable_grad():
+            output = _output(block(*args, **kwargs))
+            gradients = torch.autograd.grad(
+                output.float().sum(), list(experts.values()), allow_unused=True
+            )
+        change = (output - silent).detach().float()
+        weight_sum = float(change.abs().mean())
+    by_name = dict(zip(experts, gradients, strict=True))
+    active = _active({name: by_name[name] for name in experts if name in fan_in}, parts)
+    if not active or not 0 < weight_sum < float("inf"):
+        return None
+    if float(change.max() - change.min()) > UNEVEN * weight_sum:
+        return None  # other layers of the block, with weights of their own, follow the experts
+    return Routing(active, weight_sum)
+
+
+def _active(gradients: Mapping[str, Tensor | None], parts: Mapping[str, ExpertPart]) -> int:
+    """Return the number of experts with a gradient."""
+    largest = 0
+    members: set[str] = set()
+    for name, gradient in gradients.items():
+        if gradient is None or not bool(gradient.any()):
+            continue
+        part = parts[name]
+        if part.axis is not None:
+            rows = gradient.movedim(part.axis, 0).flatten(1).any(dim=1)
+            largest = max(largest, int(rows.sum()))
+        else:
+            inner = name.removeprefix(f"{part.block}.") if part.block else name
+            members.add(".".join(inner.split(".")[:2]))
+    return max(largest, len(members))
+
+
+def _output(value: object) -> Tensor:
+    """Return the first floating-point tensor of a block's output."""
+    if isinstance(value, Tensor):
+        return value
+    parts = value.values() if isinstance(value, Mapping) else value
+    for part in parts:  # pyright: ignore[reportGeneralTypeIssues]
+        if isinstance(part, Tensor) and part.is_floating_point():
+            return part
+    raise TypeError(f"the block returns {type(value).__name__}, without a tensor")
+
+
+@contextmanager
+def _restored(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restore values and `requires_grad` of tensors afterwards."""
+    before = [(tensor, tensor.detach().clone(), tensor.requires_grad) for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, value, requires_grad in before:
+            tensor.requires_grad_(requires_grad)
+            tensor.data.copy_(value)

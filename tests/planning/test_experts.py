@@ -1,0 +1,224 @@
+"""Plans of mixtures of experts whose base has another number of experts."""
+
+import math
+
+import pytest
+import torch
+from support.errors import refuses
+from support.mixtures import MixtureNet, moe
+from torch import nn
+
+import orderone as o1
+
+FAMILIES = ("mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "olmoe")
+# a softmax over all experts, whose largest entries are not normalized again
+NOT_NORMALIZED = ("qwen3_moe", "olmoe")
+X = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+
+
+def _plan(model: nn.Module, base: nn.Module, **options: object) -> o1.Plan:
+    return o1.plan(model, base=base, lr=1.0, eps=1.0, **options)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unmodified_models_are_planned_from_8_to_64_experts(family):
+    plan = _plan(moe(family, 64), moe(family, 8))
+    assert "experts x8 (8 -> 64)" in plan.headline
+    assert any("expert-tokens" in note for note in plan.notes)
+    rows = {row.name: row for row in plan.rows if ".1.mlp." in row.name}
+    weights = 8.0 if family in NOT_NORMALIZED else 1.0
+    for name, row in rows.items():
+        if "shared" in name:
+            assert row.factors == o1.rules.Factors()
+        elif "down_proj" in name:
+            assert (row.factors.lr, row.factors.std) == pytest.approx((weights, weights))
+            assert row.eps == pytest.approx(8**-0.5 / weights)
+        else:
+            assert (row.factors.lr, row.factors.std) == (1, 1)
+            assert row.eps == pytest.approx(8**-0.5)
+    assert len([row for row in plan.rows if row.eps != 1]) >= 3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_fixed_fraction_of_active_experts_needs_no_note(family):
+    """Weights that sum to k/M then sum to the same; gradients fall like 1/k."""
+    plan = _plan(moe(family, 16, 4), moe(family, 8, 2))
+    assert plan.notes == ()
+    down = plan["model.layers.1.mlp.experts.down_proj"]
+    assert (down.factors.lr, down.factors.std) == pytest.approx((1, 1))
+    assert down.eps == pytest.approx(1 / 2)
+
+
+def test_normalized_weights_are_measured_and_not_assumed():
+    plan = _plan(moe("olmoe", 32, norm_topk_prob=True), moe("olmoe", 8, norm_topk_prob=True))
+    assert plan["model.layers.0.mlp.experts.down_proj"].factors.lr == 1
+
+
+def test_more_active_experts_of_as_many():
+    """No tensor shows the number of active experts; the forward pass does."""
+    plan = _plan(moe("mixtral", 8, 4), moe("mixtral", 8, 2))
+    assert plan["model.layers.0.mlp.experts.down_proj"].eps == pytest.approx(2**-0.5)
+    assert plan["model.layers.0.self_attn.q_proj.weight"].eps == 1
+
+
+def test_experts_and_width_grow_together():
+    base = moe("mixtral", 8, 2, width=32, hidden=32)
+    plan = _plan(moe("mixtral", 16, 4, width=64, hidden=64, num_attention_heads=8), base)
+    down = plan["model.layers.0.mlp.experts.down_proj"]
+    assert (down.role, down.growth.fan_in, down.growth.fan_out) == ("hidden", 2, 2)
+    assert down.factors.lr == pytest.approx(1 / 2)
+    assert down.factors.gradient == pytest.approx(1 / 4)  # 1/2 in width, 1/2 in experts
+    router = plan["model.layers.0.mlp.gate.weight"]
+    assert (router.role, router.factors.std) == ("readout", pytest.approx(1 / 2))
+    mssp = _plan(
+        moe("mixtral", 16, 4, width=64, hidden=64, num_attention_heads=8), base, expert_rule="mssp"
+    )
+    assert mssp["model.layers.0.mlp.gate.weight"].factors.std == pytest.approx(2**-0.5)
+
+
+@pytest.mark.parametrize("form", ["list", "dict", "fused"])
+@pytest.mark.parametrize(("weights", "sum_of_them"), [("top", 1), ("all", 1 / 4), ("sigmoid", 1)])
+def test_every_form_of_experts_is_read(form, weights, sum_of_them):
+    base = MixtureNet(4, 2, form=form, weights=weights)
+    model = MixtureNet(16, 2, form=form, weights=weights)
+    before = [p.clone() for p in model.parameters()]
+    plan = _plan(model, base, inputs=X)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+    assert {row.depth for row in plan.rows} == {1.0}
+    last = {"list": "moe.15.down.weight", "dict": "moe.expert_15.down.weight", "fused": "moe.w2"}
+    up = {"list": "moe.3.up.bias", "dict": "moe.expert_3.up.bias", "fused": "moe.b1"}
+    assert plan[f"layers.1.mix.{last[form]}"].factors.std == pytest.approx(1 / sum_of_them)
+    assert plan[f"layers.0.mix.{up[form]}"].eps == pytest.approx(1 / 2)
+    assert plan["layers.0.mix.router.weight"].eps == pytest.approx(1 / 2)
+    assert plan["head.weight"].eps == 1
+
+
+def test_weights_of_a_sigmoid_grow_with_the_number_of_active_experts():
+    base = MixtureNet(8, 2, weights="sigmoid")
+    plan = _plan(MixtureNet(8, 4, weights="sigmoid"), base, inputs=X)
+    assert plan["layers.0.mix.moe.0.down.weight"].factors.std == pytest.approx(1 / 2)
+
+
+def test_unknown_routing_is_refused_by_name():
+    with refuses("experts-not-read", argument="expert_rule"):
+        _plan(MixtureNet(16, form="fused"), MixtureNet(8, form="fused"))
+    with refuses("experts-not-read", argument="expert_rule"):
+        _plan(moe("mixtral", 16), moe("mixtral", 8), probe=False)
+    plan = _plan(MixtureNet(16), MixtureNet(8), expert_rule=None)
+    assert {row.eps for row in plan.rows} == {1.0}
+    with refuses("unknown-name", argument="expert_rule"):
+        _plan(MixtureNet(8), MixtureNet(8), expert_rule="nonsense")
+
+
+def test_at_base_size_nothing_changes():
+    plan = _plan(MixtureNet(8), MixtureNet(8), inputs=X)
+    assert all(row.factors == o1.rules.Factors() for row in plan.rows)
+
+
+# --- real networks --------------------------------------------------------------------------------
+
+
+def _slope(values: dict[int, float]) -> float:
+    x = torch.tensor([math.log(size) for size in values])
+    y = torch.tensor([math.log(value) for value in values.values()])
+    return float(((x - x.mean()) * y).sum() / ((x - x.mean()) ** 2).sum())
+
+
+def _slopes(weights: str, rule: str | None, signal: float = 0.0) -> dict[str, float]:
+    """Return the exponent of the number of experts for every size, averaged over three seeds."""
+    seeds = range(3)
+    sizes = (4, 32)
+    slopes: dict[str, float] = {}
+    for seed in seeds:
+        runs = {experts: _trained(experts, weights, rule, seed, signal) for experts in sizes}
+        for key in runs[sizes[0]]:
+            slope = _slope({experts: run[key] for experts, run in runs.items()})
+            slopes[key] = slopes.get(key, 0.0) + slope / len(seeds)
+    return slopes
+
+
+def _trained(
+    experts: int, weights: str, rule: str | None, seed: int, signal: float
+) -> dict[str, float]:
+    """Return the sizes of the block's first output, of updates and gradients of its tensors.
+
+    The gradient of the output is random for every token; `signal` is the part that all share.
+    """
+    torch.manual_seed(seed)
+    model = MixtureNet(experts, form="fused", weights=weights)
+    base = MixtureNet(4, form="fused", weights=weights)
+    plan = o1.plan(model, base=base, lr=1e-3, weight_decay=0, inputs=X, expert_rule=rule)
+    plan.apply()
+    optimizer = plan.optimizer()
+    x = torch.randn(1024, 8)
+    noise = torch.randn(1024, 4) + signal
+    mix = model.layers[0]["mix"]  # pyright: ignore[reportIndexIssue]
+    assert isinstance(mix, nn.Module)
+    outputs: list[torch.Tensor] = []
+    mix.register_forward_hook(lambda _module, _args, y: outputs.append(y.detach()))
+    before = {name: p.detach().clone() for name, p in mix.named_parameters()}
+    sizes: dict[str, float] = {}
+    for step in range(3):
+        optimizer.zero_grad()
+        (model(x) * noise).mean().backward()
+        if step == 0:
+            for name, p in mix.named_parameters():
+                assert p.grad is not None
+                sizes[f"gradient {name}"] = float(p.grad.norm()) / p.numel() ** 0.5
+        optimizer.step()
+    sizes["output"] = float(outputs[0].square().mean().sqrt())
+    for name, p in mix.named_parameters():
+        change = (p - before[name]).detach()
+        lr = plan[f"layers.0.mix.{name}"].factors.lr
+        sizes[f"update {name}"] = float(change.norm()) / p.numel() ** 0.5 / lr
+    return sizes
+
+
+@pytest.mark.parametrize("weights", ["top", "all"])
+def test_sizes_in_networks_with_more_experts_are_the_predicted_ones(weights):
+    """At a constant number of active experts: outputs and updates of order one; gradients of
+    experts M^-1/2, times the compensated weights for their last matrix."""
+    for key, slope in _slopes(weights, "mup").items():
+        expected = 0.0
+        if key.startswith("gradient"):
+            expected = -1.5 if (weights == "all" and "w2" in key) else -0.5
+        tolerance = 0.2 if key.startswith("gradient") else 0.1
+        assert slope == pytest.approx(expected, abs=tolerance), (key, slope)
+
+
+def test_gradients_of_experts_that_all_tokens_share_fall_like_their_fraction_of_tokens():
+    """1/M instead of M^-1/2: the range between the two is what training can show."""
+    assert -1.1 < _slopes("top", "mup", signal=30.0)["gradient moe.w2"] < -0.75
+
+
+def test_without_the_rule_unnormalized_weights_make_the_output_vanish():
+    assert _slopes("all", None)["output"] == pytest.approx(-1, abs=0.15)
+
+
+class AtTheRoot(nn.Module):
+    """Router and experts beside other layers, in one module: the block is the whole model."""
+
+    def __init__(self, width: int, experts: int = 4):
+        super().__init__()
+        self.stem = nn.Linear(8, width)
+        self.router = nn.Linear(width, experts, bias=False)
+        self.up = nn.Parameter(torch.randn(experts, width, 2 * width) * width**-0.5)
+        self.down = nn.Parameter(torch.randn(experts, 2 * width, width) * (2 * width) ** -0.5)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        hidden = torch.relu(torch.bmm(x.expand(len(self.up), *x.shape), self.up))
+        weights = self.router(x).softmax(dim=-1)
+        return self.head(x + torch.einsum("be,ebw->bw", weights, torch.bmm(hidden, self.down)))
+
+
+def test_layers_after_the_experts_do_not_pass_for_their_weights():
+    """Two models with other random weights: the factor of the experts is one."""
+    inputs = torch.randn(4, 8)
+    same = o1.plan(AtTheRoot(16), base=AtTheRoot(16), inputs=inputs, lr=1e-2)
+    assert same["down"].lr == 1e-2
+    wide = o1.plan(AtTheRoot(64), base=AtTheRoot(16), inputs=inputs, lr=1e-2)
+    assert wide["down"].lr == wide["up"].lr == pytest.approx(1e-2 / 4)
+    with refuses("experts-not-read", argument="expert_rule"):
+        o1.plan(AtTheRoot(16, 8), base=AtTheRoot(16, 4), inputs=inputs)
