@@ -358,6 +358,7 @@ class _Study:
         except ValueError as error:
             if self.is_planned_here:
                 raise
+            self.plans.clear()
             note = f"no predictions for tensors, as planning failed: {without_code(str(error))}"
             self.notes.append(with_code(note, "no-predictions"))
             return None
