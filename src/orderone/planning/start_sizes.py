@@ -94,7 +94,10 @@ class StartReport:
                 f"{len(off)} of {len(of_kind)} measured {noun} start too {verdict}: RMS"
                 f" {sizes[0]:.3g} to {sizes[-1]:.3g}{where}, expected {worst.expected}"
             )
-            result.append(with_code(note, f"outputs-too-{verdict}"))
+            if verdict == "small":
+                result.append(with_code(note, "outputs-too-small"))
+            else:
+                result.append(with_code(note, "outputs-too-large"))
         return result
 
     @property
