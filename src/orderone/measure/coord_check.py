@@ -329,6 +329,7 @@ class _Study:
             self.settings["expert_rule"] = settings.expert_rule
             self.settings["rank_rule"] = settings.rank_rule
             self.settings["repetition_rule"] = settings.repetition_rule
+            self.settings["decay"] = settings.decay
             self.settings["lr"] = settings.per_tensor.get("lr", settings.lr)
             self.settings["optimizer"] = self.user_plan.user_class or settings.optimizer
             if self.settings["rule"] is None and settings.rule in rules.names():
@@ -360,6 +361,7 @@ class _Study:
         except ValueError as error:
             if self.is_planned_here:
                 raise
+            self.plans.clear()
             note = f"no predictions for tensors, as planning failed: {without_code(str(error))}"
             self.notes.append(with_code(note, "no-predictions"))
             return None
