@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orderone.core.errors import with_code
 from orderone.core.roles import Role
-from orderone.core.text_table import wrapped
+from orderone.core.text_table import printable, wrapped
 from orderone.planning.counterparts import common_name, stack_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class StartReport:
             first = layers[0]
             words = f"{first.size:.4g} instead of {first.order_one:.4g}, x{ratio}, {first.verdict}"
             lines.append(f"  {name}: {words}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 def start_report(rows: "Sequence[Row]") -> StartReport:
