@@ -36,7 +36,7 @@ test-oldest: .venv-oldest/.ready
 test-newest: .venv-newest/.ready
 	.venv-newest/bin/pytest -m "not slow" --numprocesses 2 --dist worksteal
 
-# Exports of plans, applied by the code of other trainers. These are installed without their dependencies, which conflict.
+# Plans in other trainers, and exports applied by their code. They are installed without their dependencies, which conflict.
 test-trainers: .venv-trainers/.ready
 	.venv-trainers/bin/pytest tests/trainers tests/planning/test_exports.py
 
@@ -46,8 +46,10 @@ test-trainers: .venv-trainers/.ready
 	@PIP_CONSTRAINT=constraints.txt .venv-trainers/bin/pip install --quiet --progress-bar off -e '.[test]'
 	@.venv-trainers/bin/pip install --quiet --progress-bar off --no-deps torchtitan==0.3.0 megatron-core==0.16.1 \
 	  nemo-automodel==0.7.0 ai2-olmo-core==3.0.0 trl==1.16.0 peft==0.21.2 spmd_types omegaconf \
-	  antlr4-python3-runtime==4.9.3 bettermap torchdata dataclass-extensions dill
-	@.venv-trainers/bin/pip install --quiet --progress-bar off cached_path beaker-py
+	  antlr4-python3-runtime==4.9.3 bettermap torchdata dataclass-extensions dill deepspeed==0.19.8 hjson py-cpuinfo \
+	  unit-scaling==0.3.5
+	@.venv-trainers/bin/pip install --quiet --progress-bar off cached_path beaker-py datasets mlflow-skinny einops \
+	  tabulate docstring-parser msgpack ninja
 	@touch $@
 
 .venv-oldest/.ready: pyproject.toml .ci/oldest.py
@@ -121,7 +123,7 @@ dist:
 	@$(PYTHON) .ci/check_dist.py
 
 clean:
-	rm -rf .venv .venv-audit .venv-peers .venv-dist .venv-oldest .venv-newest dist site .cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-audit .venv-peers .venv-dist .venv-oldest .venv-newest .venv-trainers dist site .cache .pytest_cache .ruff_cache .hypothesis
 
 # Rewrites the pins from what is installed now; read the difference before committing it.
 constraints: .venv/.dev

@@ -9,6 +9,7 @@ whisker the 95 % interval of Student's t.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import pandas
@@ -34,9 +35,7 @@ ROWS = (
 )
 
 
-def loss_at_target(
-    frame: pandas.DataFrame, rule: str, init: str, tuned_at: int
-) -> tuple[float, float]:
+def loss_at_target(frame: Any, rule: str, init: str, tuned_at: int) -> tuple[float, float]:
     """Return the mean loss at the target with the best rate of a width, and half its interval."""
     rows = frame[(frame["rule"] == rule) & (frame["init"] == init)]
     # at the base all rules are the same network, and the records have it once

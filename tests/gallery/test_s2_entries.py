@@ -99,7 +99,7 @@ class TestCompare:
         assert compare.fewer(0, 0) is None
 
 
-def searched(best=(1, -1), ties=(), missing=False):
+def searched(best=(1, -1), ties=(), missing=False, seeds=4):
     """Accuracies that fall off around a place of the grid, three epochs each."""
     rows = []
     for strategy in STRATEGIES:
@@ -109,10 +109,11 @@ def searched(best=(1, -1), ties=(), missing=False):
                 if missing and i > best[0]:
                     continue
                 top = 0.8 - 0.02 * (0 if (i, j) in ties else away)
-                for epoch in (1, 2, 3):
-                    rows.append(
-                        (strategy, 0.01 * 2.0**i, 0.1 * 2.0**j, 0, epoch, top * epoch / 3, i, j)
-                    )
+                lr, wd = 0.01 * 2.0**i, 0.1 * 2.0**j
+                for seed in range(seeds):
+                    share = (top + 0.001 * (seed % 3) * (seed > 0)) / 3
+                    for epoch in (1, 2, 3):
+                        rows.append((strategy, lr, wd, seed, epoch, share * epoch, i, j))
     return {
         "search": pd.DataFrame(
             rows, columns=["strategy", "lr", "wd", "seed", "epoch", "accuracy", "i", "j"]
@@ -133,6 +134,9 @@ class TestFigure1:
         assert set(told("s2-figure1", searched(ties=[(2, -1), (1, 0), (2, -2)])).values()) == {
             False
         }
+
+    def test_the_seed_of_the_search_cannot_confirm_it(self):
+        assert set(told("s2-figure1", searched(seeds=1)).values()) == {None}
 
     def test_a_single_one_may_be_chance(self):
         assert set(told("s2-figure1", searched(ties=[(1, 0)])).values()) == {None}
@@ -225,7 +229,10 @@ class TestFigure3:
 
     def test_the_opposite(self):
         found = told("s2-figure3", denoised(best=(1e-3, 5e-4), above=0.2, cost=(0.1, 0.3)))
-        assert set(found.values()) == {False}
+        assert one(found, "agree") is False
+        assert one(found, "half the best rate") is False
+        # no divergence in a larger range than that of float16 decides nothing
+        assert one(found, "standard: training diverges") is None
 
     def test_verdicts_are_unclear_at_an_end_of_the_grid(self):
         found = told("s2-figure3", denoised(best=(4e-3, 4e-3)))
@@ -240,7 +247,7 @@ class TestFigure3:
             "s2-figure3", records | {"standard": frame.assign(loss=frame.loss.where(~broken, nan))}
         )
         assert one(found, "standard: training diverges") is None
-        assert one(found, "neural-tangent: training diverges") is False
+        assert one(found, "neural-tangent: training diverges") is None
 
     def test_verdicts_are_unclear_if_every_rate_diverges(self):
         records = {name: frame.assign(loss=nan) for name, frame in denoised().items()}
@@ -286,11 +293,10 @@ class TestStrategies:
         records = printed_tables()
         found = EXPERIMENTS["s2-strategies"].judge(records)
         wrong = [finding.claim for finding in found if not finding.holds]
-        assert len(wrong) == 3  # arithmetic, C_WE, M
+        assert len(wrong) == 2  # C_WE, M
         assert all(finding.of == "paper" for finding in found if not finding.holds)
         assert {finding.erratum for finding in found if finding.of == "corrected"} == {
             "S2.3",
-            "S2.7",
             "S2.8",
             "S2.9",
         }
@@ -310,8 +316,7 @@ class TestStrategies:
         numbers = records["numbers"].assign(ours=records["numbers"].printed)
         found = told("s2-strategies", records | {"plan": plan, "numbers": numbers})
         assert one(found, "a plan assigns") is False
-        assert one(found, "is 0.94e-4") is True
-        assert one(found, "near 0.001") is False
+        assert one(found, "is 9.4e-4") is False
         assert one(found, "is a deviation") is True
         assert one(found, "as for R2C2") is False
         assert one(found, "(1.114)") is True

@@ -1,5 +1,7 @@
 """DKS and TAT: their conditions by independent averages, and wide networks."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -18,7 +20,7 @@ def of_arrays(module):
     return activations.get(phi)
 
 
-def shaped(activation, depth, method, **target):
+def shaped(activation, depth, method, **target) -> Any:
     model = nn.Sequential(nn.Linear(2, 2), activation)
     shape_activations(model, depth=depth, method=method, **target)
     return model[1]
@@ -84,12 +86,13 @@ def test_arguments_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="no-shaped-form"):  # homogeneous
         shape_activations(nn.Sequential(nn.ReLU()), depth=20, method="dks")
     model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
-    for arguments in (
+    wrong: tuple[dict[str, Any], ...] = (
         {"method": "dks"},
         {"method": "dks", "depth": 4, "width": 8},
         {"depth": 4, "target": 1.5},
         {"method": "best", "depth": 4},
-    ):
+    )
+    for arguments in wrong:
         with pytest.raises(InputError):
             shape_activations(model, **arguments)
     shaping = shape_activations(model, depth=4, method="tat")

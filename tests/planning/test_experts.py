@@ -193,3 +193,32 @@ def test_gradients_of_experts_that_all_tokens_share_fall_like_their_fraction_of_
 
 def test_without_the_rule_unnormalized_weights_make_the_output_vanish():
     assert _slopes("all", None)["output"] == pytest.approx(-1, abs=0.15)
+
+
+class AtTheRoot(nn.Module):
+    """Router and experts beside other layers, in one module: the block is the whole model."""
+
+    def __init__(self, width: int, experts: int = 4):
+        super().__init__()
+        self.stem = nn.Linear(8, width)
+        self.router = nn.Linear(width, experts, bias=False)
+        self.up = nn.Parameter(torch.randn(experts, width, 2 * width) * width**-0.5)
+        self.down = nn.Parameter(torch.randn(experts, 2 * width, width) * (2 * width) ** -0.5)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x):
+        x = torch.relu(self.stem(x))
+        hidden = torch.relu(torch.bmm(x.expand(len(self.up), *x.shape), self.up))
+        weights = self.router(x).softmax(dim=-1)
+        return self.head(x + torch.einsum("be,ebw->bw", weights, torch.bmm(hidden, self.down)))
+
+
+def test_layers_after_the_experts_do_not_pass_for_their_weights():
+    """Two models with other random weights: the factor of the experts is one."""
+    inputs = torch.randn(4, 8)
+    same = o1.plan(AtTheRoot(16), base=AtTheRoot(16), inputs=inputs, lr=1e-2)
+    assert same["down"].lr == 1e-2
+    wide = o1.plan(AtTheRoot(64), base=AtTheRoot(16), inputs=inputs, lr=1e-2)
+    assert wide["down"].lr == wide["up"].lr == pytest.approx(1e-2 / 4)
+    with refuses("experts-not-read", argument="expert_rule"):
+        o1.plan(AtTheRoot(16, 8), base=AtTheRoot(16, 4), inputs=inputs)

@@ -174,6 +174,7 @@ def test_the_product_of_all_origins_makes_the_row(optimizer, gauge):
             factor = prod(getattr(origin, field) for origin in row.origins)
             assert base * factor == pytest.approx(value), (row.name, field)
         init = prod(origin.init for origin in row.origins)
+        assert row.base_std is not None
         assert row.init_std == pytest.approx(row.base_std * init)
         if isinstance(row.eps, float) and row.optimizer != "muon":
             assert 1e-8 * prod(origin.eps for origin in row.origins) == pytest.approx(row.eps)
@@ -346,6 +347,6 @@ def test_a_sweep_and_train_pass_the_options_on():
     settings = {"space": {"lr": [1e-3]}, "data": batch, "steps": 3, "widths": [8]}
     swept = o1.sweep(build, rule=["mup", recipe], **settings, **BOTH).frame
     assert list(swept["rule"]) == ["mup", "mine"]
-    assert swept["loss"].nunique() == 2
+    assert len(set(swept["loss"])) == 2
     plan = planned(16, lr=1e-3, **BOTH)
     assert o1.train(plan, batch, steps=2) is not None

@@ -23,7 +23,8 @@ from orderone.rules.axes import (
     horizon,
     width_factors,
 )
-from orderone.theory.exponents.updates import UpdateLaw, update_law
+from orderone.theory.exponents.laws import UpdateLaw
+from orderone.theory.exponents.updates import update_law
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "orderone-context"
 ADAM = ScaledTensor(Role.HIDDEN, 1.0, update_law("adamw"), Memory.AVERAGES)

@@ -1,5 +1,7 @@
 """Constants that stay the same at every size: the space, the plans, and what a multiplier is."""
 
+from typing import Any
+
 import pytest
 import torch
 from support.errors import refuses
@@ -9,7 +11,7 @@ import orderone as o1
 from orderone.sweeping.space import LogGrid
 
 
-def build(width: int) -> nn.Module:
+def build(width: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(4, width, bias=False),
         nn.Tanh(),
@@ -45,7 +47,10 @@ def test_wrong_input_is_named(call, code, argument):
 
 
 def test_the_constants_are_the_same_at_every_size():
-    constants = {"init_scale": {"readout": 0.5}, "lr": {"default": 1e-2, "readout": 5e-3}}
+    constants: dict[str, Any] = {
+        "init_scale": {"readout": 0.5},
+        "lr": {"default": 1e-2, "readout": 5e-3},
+    }
     for width in (16, 64, 256):
         tuned = o1.plan(build(width), base=build(16), **constants)["4.weight"]
         plain = o1.plan(build(width), base=build(16), lr=1e-2)["4.weight"]

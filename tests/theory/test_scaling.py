@@ -78,7 +78,7 @@ def test_standard_is_one_rate_for_all():
 
 
 def test_the_overall_rate_of_the_paper():
-    """Erratum S2.7: 20 * 768^-3/2 is 9.4e-4."""
+    """S2 II.1.E: 20 * 768^-3/2 is 9.4e-4."""
     assert 20 * theory.lr_factors("neural-tangent", n=768)["QKVU"] == pytest.approx(
         9.397e-4, rel=1e-3
     )

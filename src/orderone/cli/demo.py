@@ -36,7 +36,12 @@ WIDTHS = [64, 128, 256, 512]
 BATCH = (8, 32)  # texts, and bytes of a text: small, so that the check takes seconds
 LAST_BLOCK = "transformer.h.1"
 TUNED = "report-transfer.html"
-SWEEP: dict[str, Any] = {"steps": 80, "rule": ["mup", "standard"], "widths": [32, 64, 128, 256]}
+SWEEP: dict[str, Any] = {
+    "steps": 80,
+    "rule": ["mup", "standard"],
+    "widths": [32, 64, 128, 256],
+    "init": "zero-residual",  # best for tied models in docs/choosing-the-start.md
+}
 RATES = (2**-12, 2**-6, 7)  # learning rates: first, last, number of values
 TRIES = 3  # seeds
 TEXT = (4, 32)  # texts in a batch, and bytes of a text

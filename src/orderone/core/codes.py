@@ -351,6 +351,17 @@ PLAN = {
         " and a rule carries this to every width. Try init='fan-in' with a new sweep of learning"
         " rates; the page about choosing the start says what it was worth."
     ),
+    "outputs-too-small": (
+        "Activations of the model start far below order one, so the first updates change little of"
+        " what later layers receive. Usually matrices or tables start too small: try"
+        " init='fan-in' with a new sweep of learning rates. This is no fault of the rule."
+    ),
+    "outputs-too-large": (
+        "Activations, attention scores or logits of the model start far above order one. Large"
+        " scores attend to single tokens, and large logits start with a loss above that of equal"
+        " probabilities; both learn slowly at first. Use a smaller start for the tensors before"
+        " them (init=, init_scale=), or a norm. This is no fault of the rule."
+    ),
     "unknown-fan-in": (
         "A start needs the fan-in of every matrix, and nothing tells which axes of this tensor are"
         " summed over: its module type is unknown, and the forward pass was not traced. Pass an"

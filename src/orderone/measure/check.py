@@ -17,6 +17,7 @@ from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import Observations
 from orderone.observe.quantities import Quantity
 from orderone.planning.counterparts import common_name, stack_of
+from orderone.planning.start_sizes import StartReport
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +59,8 @@ class Check:
     provenance: Mapping[str, object]
     interrupted: bool = False
     unjudged: tuple[str, ...] = ()  # trained tensors whose learning rate no line judges
+    # initial sizes of the smallest model beside order one: a finding of its own, no verdict
+    start: StartReport | None = None
 
     @property
     def passed(self) -> bool:
@@ -134,6 +137,7 @@ class Check:
         rows, left_out = _rows(self.judgements, self.axis)
         notes = [f"because: {cause}" for cause in self.causes]
         notes += [note for note in self.notes if note not in self.causes]
+        notes += [f"start: {finding}" for finding in self._start_findings]
         notes += filter(None, [left_out])
         for cause, names in _explained(self.judgements).items():
             notes.append(f"{', '.join(names)}: {cause}")
@@ -146,6 +150,7 @@ class Check:
         lines = [*wrapped(f"{self.verdict}: {self._headline}", indent=0), *wrapped(self._counts)]
         remarks = [f"because: {cause}" for cause in self.causes]
         remarks += [f"note: {note}" for note in self.notes if note not in self.causes]
+        remarks += [f"start: {finding}" for finding in self._start_findings]
         if self.count(Verdict.SHRINKS):
             note = (
                 "SHRINKS: the change falls faster with size than the rule predicts; the column"
@@ -158,6 +163,10 @@ class Check:
         for reason in _why_unclear(self.judgements, self.axis):
             lines += wrapped(reason, indent=0)
         return printable("\n".join([*lines, *hint_on_codes(remarks)]))
+
+    @property
+    def _start_findings(self) -> tuple[str, ...]:
+        return () if self.start is None else self.start.findings
 
     @property
     def _counts(self) -> str:

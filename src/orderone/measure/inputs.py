@@ -26,7 +26,8 @@ OptimizerInput: TypeAlias = Annotated[str | type[Optimizer], UserInput]
 RateInput: TypeAlias = Annotated[float | Mapping[str, float], UserInput]
 BatchInput: TypeAlias = Annotated[Batch | list[object], UserInput]
 BatchesInput: TypeAlias = Annotated[
-    Batch | Iterable[object] | Callable[[], Iterable[object]], UserInput
+    Batch | Iterable[object] | Callable[[], Iterable[object]] | Callable[[int, int], object],
+    UserInput,
 ]
 CollateInput: TypeAlias = Annotated[Callable[[Any], object], UserInput]
 LossInput: TypeAlias = Annotated[Callable[..., Tensor], UserInput]

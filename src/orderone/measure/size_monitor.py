@@ -112,6 +112,7 @@ class SizeMonitor:
         )
         self._stack = ExitStack()
         self._growth: Mapping[str, float] = {}
+        self._same: Mapping[str, str] = {}  # modules that return the output of another one
         if plan is not None and self.quantity == "output":
             self._growth = _start_growth(plan)
 
@@ -128,6 +129,8 @@ class SizeMonitor:
         Keys are `sizes/NAME`. If a size is outside its corridor, `outside` has the reason.
         """
         values: dict[str, float] = {}
+        if not self.sizes:
+            self._same = self._recording.same_output
         for step, moments in _by_step(self._recording.take()).items():
             for name, total in _combined(moments).items():
                 size = self._size(self.first + step, name, total)
@@ -138,12 +141,14 @@ class SizeMonitor:
         return values
 
     def _size(self, step: int, name: str, moments: Moments) -> Size | None:
+        if not name:
+            return None  # the model itself returns the output of one of its modules
         rms, _, _, finite = moments.row()
         if name not in self.start:
             if not rms > 0:
                 return None  # starts at zero: relative to the first size that is not
             self.start[name] = rms
-        growth = self._growth.get(name, 1.0)
+        growth = self._growth.get(self._same.get(name, name), 1.0)
         return Size(
             step=step,
             name=name,

@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 from orderone.core.errors import InputError
 from orderone.optimizers.update import Options, Update
 from orderone.rules.axes import Memory
-from orderone.theory.exponents.updates import UpdateLaw, update_law
+from orderone.theory.exponents.laws import UpdateLaw
+from orderone.theory.exponents.updates import update_law
 
 Eps: TypeAlias = float | tuple[float | None, float] | None
 Shape: TypeAlias = tuple[int, ...]

@@ -36,7 +36,7 @@ from orderone.rules.axes import (
     paper_multiplier,
     tied_multiplier,
 )
-from orderone.theory.exponents.updates import UpdateLaw
+from orderone.theory.exponents.laws import UpdateLaw
 from orderone.torch_compat import WeightNormParametrization, forward_pre_hook_registry
 
 

@@ -14,6 +14,7 @@ from orderone.core.errors import InputError
 from orderone.core.notebook import notebook_html
 from orderone.core.roles import Role
 from orderone.core.text_table import printable
+from orderone.observe.batches import ModelInputs, call_inputs
 from orderone.observe.inventory import tensors_of, unwrap
 from orderone.optimizers import row_rates
 from orderone.optimizers.combined import CombinedOptimizer
@@ -34,6 +35,7 @@ from orderone.optimizers.table import (
 from orderone.planning import apply, schedule, text
 from orderone.planning.draw import Draw
 from orderone.planning.origins import Origin
+from orderone.planning.start_outputs import measure_outputs
 from orderone.planning.start_sizes import StartReport, start_report
 from orderone.planning.supported import has_sparse_gradients
 from orderone.rules.axes import Factors, Growth
@@ -353,8 +355,19 @@ class Plan:
 
     @property
     def start(self) -> StartReport:
-        """Initial sizes of the base beside order one: what is too small or too large."""
+        """Initial sizes of the base beside order one: what is too small or too large.
+
+        `measure_start` adds activations, attention scores and logits.
+        """
         return start_report(self.rows)
+
+    def measure_start(self, inputs: ModelInputs) -> StartReport:
+        """Return `start` with the activations, attention scores and logits of one forward pass.
+
+        They are those of the model as it is now: call it after `apply`, and before training.
+        `inputs` are those of the model, as for `plan`.
+        """
+        return self.start.with_outputs(measure_outputs(self.bound(), call_inputs(inputs)))
 
     # --- applying and training --------------------------------------------------------------------
 

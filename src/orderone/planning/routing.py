@@ -12,7 +12,8 @@ so the block is called on its own, with weights for which the answer is exact:
 
 Then y = S f(1) with S = sum of g_e: the ratio of the S of two models is the growth of the sum of
 weights. The number k of experts with a gradient is the number of active experts. All tensors are
-restored.
+restored. If the entries of y differ, the block has more in it than experts and router, and nothing
+is concluded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ from orderone.planning.counterparts import stack_of
 from orderone.planning.options import ExampleBatch
 from orderone.planning.roles.experts import ROUTER, ExpertPart
 from orderone.torch_compat import tree_map
+
+UNEVEN = 0.01  # entries of the output that differ by less differ by rounding
 
 
 @dataclass(frozen=True)
@@ -143,11 +146,14 @@ def _routing(
             gradients = torch.autograd.grad(
                 output.float().sum(), list(experts.values()), allow_unused=True
             )
-        weight_sum = float((output - silent).detach().abs().float().mean())
+        change = (output - silent).detach().float()
+        weight_sum = float(change.abs().mean())
     by_name = dict(zip(experts, gradients, strict=True))
     active = _active({name: by_name[name] for name in experts if name in fan_in}, parts)
     if not active or not 0 < weight_sum < float("inf"):
         return None
+    if float(change.max() - change.min()) > UNEVEN * weight_sum:
+        return None  # other layers of the block, with weights of their own, follow the experts
     return Routing(active, weight_sum)
 
 

@@ -4,19 +4,19 @@ A matrix or lookup table is of order one if its output has the size of its input
 A readout may be smaller, down to zero: small logits cost nothing, large ones do.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orderone.core.errors import with_code
 from orderone.core.roles import Role
 from orderone.core.text_table import printable, wrapped
 from orderone.planning.counterparts import common_name, stack_of
+from orderone.planning.start_outputs import FAR, Kind, OutputSize
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Row
-
-FAR = 3.0  # a factor that changes what a model learns first; fan-in and Xavier differ by less
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,20 @@ class StartSize:
 
 @dataclass(frozen=True)
 class StartReport:
-    """Sizes of all matrices and lookup tables of the base beside order one."""
+    """Sizes of all matrices and lookup tables of the base beside order one.
+
+    `outputs` has measured activations, attention scores and logits, if there are any.
+    """
 
     sizes: tuple[StartSize, ...]
+    outputs: tuple[OutputSize, ...] = ()
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """One sentence for what is too small, and one for what is too large."""
+        """One sentence for what is too small, and one for what is too large.
+
+        Activations, scores and logits have sentences of their own.
+        """
         result: list[str] = []
         for verdict in ("small", "large"):
             off = [size for size in self.sizes if size.verdict == verdict]
@@ -67,12 +74,51 @@ class StartReport:
                 result.append(with_code(note, "start-too-small"))
             else:
                 result.append(with_code(note, "start-too-large"))
+        for kind in Kind:
+            result += self._findings_of(kind)
         return tuple(result)
 
+    def _findings_of(self, kind: Kind) -> list[str]:
+        """Return sentences on measured outputs of one kind."""
+        of_kind = [output for output in self.outputs if output.kind == kind]
+        result: list[str] = []
+        for verdict in ("small", "large"):
+            off = [output for output in of_kind if output.verdict == verdict]
+            if not off:
+                continue
+            sizes = sorted(output.size for output in off)
+            worst = max(off, key=lambda output: abs(_log(output.ratio)))
+            where = f", farthest at {worst.name}" if worst.name else ""
+            noun = kind.value if kind != Kind.ACTIVATION else "activations"
+            note = (
+                f"{len(off)} of {len(of_kind)} measured {noun} start too {verdict}: RMS"
+                f" {sizes[0]:.3g} to {sizes[-1]:.3g}{where}, expected {worst.expected}"
+            )
+            result.append(with_code(note, f"outputs-too-{verdict}"))
+        return result
+
+    @property
+    def summary(self) -> str:
+        """The whole start in one line."""
+        parts: list[str] = []
+        for noun, several in (("tensors", self.sizes), ("outputs", self.outputs)):
+            if not several:
+                continue
+            counts = dict.fromkeys(("fine", "small", "large"), 0)
+            for each in several:
+                counts[each.verdict] += 1
+            words = [f"{number} {word}" for word, number in counts.items() if number]
+            parts.append(f"{len(several)} {noun}: {', '.join(words)}")
+        return "; ".join(parts) or "no size is known"
+
+    def with_outputs(self, outputs: tuple[OutputSize, ...]) -> "StartReport":
+        """Return the report with measured activations, scores and logits."""
+        return replace(self, outputs=outputs)
+
     def __str__(self) -> str:
-        """Return the findings, and one line for every stack of tensors."""
-        lines: list[str] = []
-        for finding in self.findings or ("every matrix and table starts near order one",):
+        """Return the summary, the findings, and one line for every stack of tensors and outputs."""
+        lines = [self.summary]
+        for finding in self.findings or ("the start is near order one everywhere",):
             lines += wrapped(finding, indent=0)
         stacks: dict[tuple[str, str], list[StartSize]] = {}
         for size in self.sizes:
@@ -82,7 +128,17 @@ class StartReport:
             first = layers[0]
             words = f"{first.size:.4g} instead of {first.order_one:.4g}, x{ratio}, {first.verdict}"
             lines.append(f"  {name}: {words}")
+        for output in self.outputs:
+            place = f"{output.kind} of {output.name}" if output.name else str(output.kind)
+            lines.append(f"  {place}: {output.size:.3g}, {output.expected}, {output.verdict}")
         return printable("\n".join(lines))
+
+
+def _log(ratio: float) -> float:
+    """Return the logarithm of a ratio; infinite for 0, inf and nan."""
+    if ratio > 0 and math.isfinite(ratio):
+        return math.log(ratio)
+    return math.inf
 
 
 def start_report(rows: "Sequence[Row]") -> StartReport:

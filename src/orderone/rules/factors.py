@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from orderone.core.inputs import Number
-from orderone.theory.exponents.updates import UpdateLaw
+from orderone.theory.exponents.laws import UpdateLaw
 
 
 @dataclass(frozen=True)

@@ -185,17 +185,10 @@ def _plan(frame: Frame) -> Finding:
 def _arithmetic(text: Frame) -> Iterator[Finding]:
     row = text.loc["20 · 768^(-3/2)"]
     yield Finding(
-        "20 · 768^(-3/2) is 0.94e-4",
-        bool(np.isclose(row.ours, row.printed, rtol=0.01)),
-        f"{row.ours:.4g}",
-    )
-    near = bool(np.isclose(row.ours, 9.4e-4, rtol=0.01))
-    yield Finding(
         "20 · 768^(-3/2) is 9.4e-4, which is near 0.001",
-        near,
-        f"{row.ours:.4g}",
-        "corrected",
-        "S2.7",
+        bool(np.isclose(row.ours, 9.4e-4, rtol=0.01)),
+        f"{row.ours:.4g}; the power of ten in II.1.E is not legible",
+        "ours",
     )
 
 
@@ -278,5 +271,5 @@ EXPERIMENT = Experiment(
     parts=parts,
     judge=judge,
     draw=draw,
-    errata=("S2.3", "S2.7", "S2.8", "S2.9"),
+    errata=("S2.3", "S2.8", "S2.9"),
 )

@@ -108,6 +108,22 @@ def search(settings: Settings) -> pd.DataFrame:
     return tried
 
 
+def search_with_seeds(settings: Settings) -> pd.DataFrame:
+    """Return the search, and new seeds at each optimum and its neighbours.
+
+    The seed of the search cannot judge: the search ends when it favours the optimum.
+    """
+    searched: Frame = search(settings)
+    frames = [searched]
+    for seed in range(1, settings.seeds + 1):
+        places: dict[str, list[Place]] = {}
+        for name in STRATEGIES:
+            i, j = best_place(searched[searched.strategy == name])
+            places[name] = [(i, j), *((i + di, j + dj) for di, dj in NEIGHBOURS)]
+        frames.append(_tried(settings, places, seed))
+    return pd.concat(frames, ignore_index=True)
+
+
 def _missing(tried: Frame) -> list[Place]:
     """Return the neighbours of the best pair that were not tried yet."""
     done = set(zip(tried.i, tried.j, strict=True))
@@ -121,11 +137,11 @@ def best_place(tried: Frame) -> Place:
     return int(best[0]), int(best[1])  # type: ignore[index]
 
 
-def _tried(settings: Settings, places: dict[str, list[Place]]) -> pd.DataFrame:
+def _tried(settings: Settings, places: dict[str, list[Place]], seed: int = 0) -> pd.DataFrame:
     place_of: dict[Point, Place] = {}
     for name, chosen in places.items():
         for place in chosen:
-            place_of[settings.point(name, place, 0)] = place
+            place_of[settings.point(name, place, seed)] = place
     curves: Frame = run(settings, list(place_of))
     i, j = zip(*(place_of[point] for point in points_of(curves)), strict=True)
     return curves.assign(i=i, j=j)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orderone.core.errors import with_code
+from orderone.core.roles import Role
 from orderone.measure.check import Check
 from orderone.measure.fit import Fit
 from orderone.measure.judge.causes import likely_causes, read_context
@@ -30,6 +31,8 @@ from orderone.measure.judge.verdict import (
 from orderone.measure.observations import Observations, StudyResult
 from orderone.observe.inventory import inventory
 from orderone.observe.quantities import Quantity
+from orderone.planning.start_outputs import Kind, kind_of, output_sizes
+from orderone.planning.start_sizes import StartReport
 
 MOST_TROUBLES = 3  # largest number of troubles in the notes
 MOST_NAMES = 3  # names in a note
@@ -57,7 +60,33 @@ def judge(study: StudyResult, confidence: float) -> Check:
         study.provenance,
         study.interrupted,
         unjudged,
+        start_of(study),
     )
+
+
+def start_of(study: StudyResult) -> StartReport | None:
+    """Return the initial sizes of the smallest model: of its tensors, outputs and scores.
+
+    None if it was not planned here, so that nothing tells the roles of its tensors. The plan of the
+    largest model has the roles, and the sizes of the base as any other.
+    """
+    if not study.plans:
+        return None
+    plan = study.plans[max(study.plans)]
+    observations = study.observations
+    readouts: set[str] = set()
+    for row in plan.rows:
+        if row.role == Role.READOUT:
+            readouts.update(observations.key(module) for module in row.uses)
+    smallest = min(study.sizes)
+    recorded: dict[tuple[str, Kind], float] = {}
+    for quantity in (Quantity.OUTPUT, Quantity.SCORES):
+        for name in observations.names(quantity):
+            by_run = observations.at(name, quantity, 0)
+            sizes = [moments.rms for key, moments in by_run.items() if key[0] == smallest]
+            if sizes:
+                recorded[name, kind_of(name, quantity, readouts)] = sum(sizes) / len(sizes)
+    return plan.start.with_outputs(output_sizes(recorded))
 
 
 def judged_lines(

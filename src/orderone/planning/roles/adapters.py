@@ -11,7 +11,8 @@ three are in one module, or in the module that holds them (`q_proj.base_layer`,
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orderone.planning.roles.evidence import Evidence, Size
+from orderone.planning.roles.evidence import Evidence
+from orderone.planning.roles.experts import Size
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ one writes, and the next matrix reads the outputs of all.
 from collections.abc import Iterable, Mapping, Sequence
 
 from orderone.planning.counterparts import is_number, stack_of
-from orderone.planning.roles.evidence import Evidence, Size, commensurate
+from orderone.planning.roles.evidence import Evidence, commensurate
+from orderone.planning.roles.experts import Size
 
 
 def parallel_by_shape(tensors: Sequence[Evidence], base_names: Iterable[str]) -> frozenset[str]:

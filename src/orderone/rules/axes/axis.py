@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from orderone.core.roles import Role
 from orderone.rules.factors import Factors
-from orderone.theory.exponents.updates import UpdateLaw
+from orderone.theory.exponents.laws import UpdateLaw
 
 
 class Memory(StrEnum):

@@ -22,6 +22,7 @@ from orderone.core.errors import switch
 from orderone.core.exact import HALF, ZERO
 from orderone.core.inputs import Count
 from orderone.core.roles import Role
+from orderone.theory.exponents.laws import UpdateLaw
 from orderone.theory.exponents.parameterization import (
     Exponents,
     Parameterization,
@@ -37,7 +38,6 @@ from orderone.theory.exponents.updates import (
     Alignment,
     AlignmentInput,
     LawInput,
-    UpdateLaw,
     read_alignment,
     update_law,
 )

@@ -86,9 +86,16 @@ def chain_coefficients(step: Step, x: ArrayLike, h: Number, eps: Number = 0.5) -
     `step(x)` returns draws of the next state, (samples,) or (samples, dimensions); `h` is the time
     of one step.
     """
-    state = np.atleast_1d(np.asarray(x, dtype=float))
     time = real(h, "h", above=0)
     eps = real(eps, "eps", above=0, most=1)
+    if not callable(step):
+        message = f"step: expected a function of the state, got {step!r:.60}"
+        raise InputError(message, "wrong-type", argument="step")
+    try:
+        state = np.atleast_1d(np.asarray(x, dtype=float))
+    except (TypeError, ValueError) as error:
+        message = f"x: expected numbers, got {x!r:.60}"
+        raise InputError(message, "wrong-type", argument="x") from error
     draws = np.asarray(step(state), dtype=float)
     if draws.ndim == 1:
         draws = draws[:, None]
