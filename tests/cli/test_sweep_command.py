@@ -120,6 +120,19 @@ def test_one_size_has_no_verdict(command):
         assert_refused(ended, "option-without-effect", option, "several --widths")
 
 
+def test_the_start_is_tuned_at_the_smallest_width(command):
+    call = (*OWN, "--tune", "start", "--lr", "1e-2", "--seeds", "2", "--trials", "2", "--no-verify")
+    status, out, _ = command(*call, "--json")
+    assert status == 0
+    record = json.loads(out)
+    assert (record["width"], record["points"], record["seeds"]) == (8, 2, 2)
+    assert record["low"] <= record["gain"] <= record["high"]
+    assert {"init_scale.embedding", "lr.readout"} <= set(record["settings"])
+    status, _, error = command(*call, "--target", "64")
+    assert status == 2
+    assert "option-without-effect" in error
+
+
 @pytest.mark.parametrize(
     ("task", "model", "width"),
     [

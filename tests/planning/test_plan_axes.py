@@ -8,6 +8,7 @@ from math import prod
 import pytest
 import torch
 from support.errors import refuses
+from support.registered import forgotten
 from torch import nn
 
 import orderone as o1
@@ -40,6 +41,22 @@ def planned(width=64, layers=2, **options):
     base = build(16, 2)
     settings = {"lr": 3e-3, "weight_decay": 0.1, "inputs": torch.randn(4, 8)} | options
     return o1.plan(build(width, layers), base=base, **settings)
+
+
+@pytest.fixture
+def unregistered():
+    """Return a class of optimizers that is not in the table, and forget what is registered."""
+
+    class Plain(torch.optim.Optimizer):
+        def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
+            settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+            super().__init__(params, settings)
+
+        def step(self, closure=None):
+            return None
+
+    with forgotten():
+        yield Plain
 
 
 # --- factors -------------------------------------------------------------------------------------
@@ -148,6 +165,22 @@ def test_a_step_of_the_planned_optimizer_is_that_of_adamw_by_hand():
             optimizer.step()
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+def test_a_registered_optimizer_says_how_it_remembers(unregistered):
+    class Averaging(unregistered):
+        pass
+
+    o1.optimizers.register(Averaging, law="adam", decoupled_decay=True)
+    with refuses("horizon-without-law", argument="horizon"):
+        planned(optimizer=Averaging, **BOTH)
+    o1.optimizers.register(Averaging, law="adam", decoupled_decay=True, memory="averages")
+    plan = planned(optimizer=Averaging, **BOTH)
+    assert plan.optimizer().param_groups[0]["betas"] == pytest.approx((1 - 0.1 * KAPPA, 0.99968))
+    with refuses("invalid-argument", argument="memory"):
+        o1.optimizers.register(torch.optim.SGD, law="sgd", memory="averages")
+    with refuses("unknown-name", argument="memory"):
+        o1.optimizers.register(Averaging, law="adam", memory="long")
 
 
 # --- origins -------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from orderone.cli.help import Help
 from orderone.cli.settings import read_axes, read_start, read_values
 from orderone.cli.subject import read_range
 from orderone.cli.unused import refuse_unused
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ HELP = Help(
             "warmup",
             "clip",
         ),
-        "Search": ("seeds", "first_seed", "sampler", "trials", "pruner"),
+        "Search": ("tune", "seeds", "first_seed", "sampler", "trials", "pruner"),
         "Execution": (
             "store",
             "device",
@@ -97,6 +97,7 @@ def sweep(
     sampler: str = "grid",
     trials: int | None = None,
     pruner: str | None = None,
+    tune: str | None = None,
     target: int | None = None,
     threads: int = 1,
     verify: bool = True,
@@ -169,6 +170,10 @@ def sweep(
         sampler: grid, random, tpe or cmaes.
         trials: Number of points for every rule and size, with a sampler other than grid.
         pruner: Stop poor trials early: median or halving. Default: no pruning.
+        tune: start: search the constants that a rule leaves free at the smallest width (initial
+            sizes and learning rates of embedding and readout, temperature of attention), at random
+            points (--trials, 24 by default), and print what they are worth with new seeds. There
+            is no study of transfer then.
         target: Print settings for a model of this width (or depth). Needs several --widths or
             --depths, as --html and --png do.
         threads: Number of torch CPU threads.
@@ -230,6 +235,14 @@ def sweep(
         options["depth"] = depth
     if init is not None:
         options["init"] = read_start(init)
+    if tune is not None:
+        one_of(tune, ("start",), "tune")
+        refuse_unused("--tune", target=target, html=html, png=png, pruner=pruner)
+        with explained(), show.threads(count(threads, "threads")):
+            data_options = DataOptions(source, tokenizer, root, size, batch, length)
+            setting = _setting(task, model, data_options, builder, data, device, sizes["widths"])
+            _tune(setting, axes, sizes, options, json)
+        sys.exit(OK)
     try:
         with explained(), show.threads(count(threads, "threads")):
             data_options = DataOptions(source, tokenizer, root, size, batch, length)
@@ -299,6 +312,47 @@ def _run(
     from orderone.sweeping.sweep import sweep as run
 
     return run(setting.build, space, data=setting.data, batch_size=setting.size, **sizes, **options)
+
+
+def _tune(
+    setting: "Setting",
+    axes: dict[str, Any],
+    sizes: dict[str, Any],
+    options: dict[str, Any],
+    json: bool,
+) -> None:
+    """Search the constants of the start at the smallest width, and print what they are worth."""
+    from dataclasses import asdict
+
+    from orderone.sweeping.tune_start import TRIALS, tune_start
+
+    for name in axes:
+        if name not in ("lr", "seed", "weight_decay"):
+            raise InputError(
+                f"space: --tune start chooses the settings that it searches; leave out {name}",
+                argument="space",
+            )
+    if len(options["rule"]) > 1 or len(sizes.get("depths", [0])) > 1:
+        raise InputError("tune: expected one rule and one depth", argument="tune")
+    chosen = {name: value for name, value in options.items() if name not in ("sampler", "trials")}
+    if "weight_decay" in axes:
+        chosen["weight_decay"] = axes["weight_decay"][0]
+    if "depths" in sizes:
+        chosen["depths"] = sizes["depths"]
+    result = tune_start(
+        setting.build,
+        width=min(sizes["widths"]),
+        rates=axes["lr"],
+        seeds=axes["seed"],
+        trials=options["trials"] or TRIALS,
+        data=setting.data,
+        batch_size=setting.size,
+        **chosen,
+    )
+    if json:
+        show.print_json({**asdict(result), "code": result.code})
+    else:
+        show.console().print(show.coloured(str(result)), soft_wrap=True)
 
 
 def _all_failed(result: "Sweep") -> None:

@@ -250,18 +250,33 @@ def ratios(layers: Sequence[Layer], before: State, now: State) -> Iterator[Ratio
 
 
 def _products(layer: Layer, W: Tensor, dW: Tensor, x: Tensor, dx: Tensor) -> dict[str, Tensor]:
-    """Multiply factors of RMS one: the RMS of the product is the ratio, and nothing underflows."""
-    W = _unit(W)
-    dW = _unit(dW)
+    """Multiply factors of RMS one: the RMS of the product is the ratio, and nothing underflows.
+
+    Weights of single or double precision are divided by their size behind the product, which has
+    fewer entries.
+    """
     x = _unit(x)
     dx = _unit(dx)
-    products = (layer.product(W, dx), layer.product(dW, x), layer.product(dW, dx))
+    if W.dtype in WIDE:
+        W = _unit(W)
+        dW = _unit(dW)
+        products = (layer.product(W, dx), layer.product(dW, x), layer.product(dW, dx))
+    else:
+        change = _rms(dW)
+        products = (
+            layer.product(W, dx) / _rms(W),
+            layer.product(dW, x) / change,
+            layer.product(dW, dx) / change,
+        )
     return dict(zip(KINDS, products, strict=True))
 
 
 def _unit(x: Tensor) -> Tensor:
-    norm = torch.linalg.vector_norm(x, dtype=WIDE.get(x.dtype))
-    return x / (norm / x.numel() ** 0.5)
+    return x / _rms(x)
+
+
+def _rms(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dtype=WIDE.get(x.dtype)) / x.numel() ** 0.5
 
 
 # --- exponents ------------------------------------------------------------------------------------

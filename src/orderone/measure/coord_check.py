@@ -326,6 +326,7 @@ class _Study:
         if self.user_plan:
             settings = self.user_plan.settings
             self.settings |= {"gauge": settings.gauge, "depth": settings.depth}
+            self.settings["decay"] = settings.decay
             self.settings["lr"] = settings.per_tensor.get("lr", settings.lr)
             self.settings["optimizer"] = self.user_plan.user_class or settings.optimizer
             if self.settings["rule"] is None and settings.rule in rules.names():
@@ -357,6 +358,7 @@ class _Study:
         except ValueError as error:
             if self.is_planned_here:
                 raise
+            self.plans.clear()
             note = f"no predictions for tensors, as planning failed: {without_code(str(error))}"
             self.notes.append(with_code(note, "no-predictions"))
             return None

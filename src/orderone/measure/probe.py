@@ -106,8 +106,16 @@ def probe(
             )
         parameters = {name: item.tensor for name, item in inventory(model).items()}
         meter = NoiseMeter(parameters, count(noise, "noise"))
+    period = count(every, "every")
     recording = Probe(
-        model, optimizer, batch, chosen, wanted, count(every, "every"), provenance, meter
+        model,
+        optimizer,
+        batch,
+        chosen,
+        wanted,
+        lambda quantity, step: step % period == 0,
+        provenance,
+        meter,
     )
     with recording.watch():
         yield recording

@@ -80,7 +80,7 @@ class Probe:
         batch: CallInput | TrainingBatch | None,
         quantities: tuple[Quantity, ...],
         wanted: Callable[[str], bool] = lambda name: True,
-        every: int = 1,
+        is_due: Callable[[Quantity, int], bool] = lambda quantity, step: True,
         provenance: Mapping[str, object] | None = None,
         noise: NoiseMeter | None = None,
     ):
@@ -89,15 +89,16 @@ class Probe:
         self.batch: CallInput | TrainingBatch | None = batch
         self.quantities: frozenset[Quantity] = frozenset(quantities)
         self.wanted: Callable[[str], bool] = wanted
-        self.every: int = every
+        self.is_due: Callable[[Quantity, int], bool] = is_due  # what to record at which step
         self.provenance: dict[str, object] = dict(provenance or {})
         self.step: int = 0
         self._noise = noise
         self._compared = {
             quantity for quantity, change in CHANGES.items() if change in self.quantities
         }
-        self._of_training_passes = self._recorded_in_training()
-        self._is_due = True  # whether this step is recorded
+        self._of_training_passes = self._recorded_in_training(self.quantities)
+        self._now = self._due_now()  # the quantities that this step records
+        self._heard = self._recorded_in_training(self._now)  # in training passes of this step
         self._has_begun = False
         self._comparing = False  # True during a pass on the fixed batch
         self._gradients_later = False  # True if gradients are ready only at the optimizer's step
@@ -110,7 +111,7 @@ class Probe:
         self._overwritten: dict[Key, bool] = {}  # whether code writes into it after it was recorded
         self._reference = ReferenceOutputs()
         self._identities = Identities()  # numbers of the tensors in a pass on the fixed batch
-        self._recorder = StepRecorder(self.quantities, self._overwritten)
+        self._recorder = StepRecorder(self._now, self._overwritten)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -190,14 +191,17 @@ class Probe:
         if self.quantities & {Quantity.SCORES, Quantity.SCORE_CHANGE}:
             stack.enter_context(watching_scores(self.model, self._record_scores))
 
-    def _recorded_in_training(self) -> set[Quantity]:
+    def _recorded_in_training(self, quantities: frozenset[Quantity]) -> set[Quantity]:
         """Return what training passes record; output gradients need the outputs, too."""
-        recorded = {Quantity.INPUT, Quantity.OUTPUT, Quantity.SCORES} & self.quantities
-        if Quantity.OUTPUT_GRADIENT in self.quantities:
+        recorded = {Quantity.INPUT, Quantity.OUTPUT, Quantity.SCORES} & quantities
+        if Quantity.OUTPUT_GRADIENT in quantities:
             recorded.add(Quantity.OUTPUT)
         if self.batch is TRAINING:
-            recorded |= self._compared
+            recorded |= {compared for compared in self._compared if CHANGES[compared] in quantities}
         return recorded
+
+    def _due_now(self) -> frozenset[Quantity]:
+        return frozenset(q for q in self.quantities if self.is_due(q, self.step))
 
     def _step_hooks(self) -> Iterator[RemovableHandle]:
         if self.optimizer is not None:
@@ -213,13 +217,15 @@ class Probe:
     def _advance(self) -> None:
         self.flush()
         self.step += 1
-        self._is_due = self.step % self.every == 0
+        self._now = self._due_now()
+        self._heard = self._recorded_in_training(self._now)
+        self._recorder.quantities = self._now
 
     def _listens(self, quantity: Quantity) -> bool:
         """Return whether a quantity of a pass is recorded now."""
         if self._comparing:
-            return quantity in self._compared
-        if quantity not in self._of_training_passes or not self._is_due:
+            return quantity in self._compared and CHANGES[quantity] in self._now
+        if quantity not in self._heard:
             return False
         return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
@@ -228,7 +234,8 @@ class Probe:
             self._record_change((module, quantity), x, self._identities.number(x))
             return
         slot = self._recorder.record(module, quantity, x)
-        if self.batch is TRAINING and quantity in self._compared:
+        is_compared = quantity in self._compared and CHANGES[quantity] in self._now
+        if self.batch is TRAINING and is_compared:
             self._record_change((module, quantity), x, slot)
 
     def _record_scores(self, module: str, form_scores: Callable[[], Tensor]) -> None:
@@ -266,7 +273,7 @@ class Probe:
             return
         if self._has_begun:
             self._advance()
-        if self._is_due:
+        if self._now:
             if self._has_begun:
                 self._compare()
             for name, parameter in self._parameters.items():
@@ -285,12 +292,12 @@ class Probe:
         """
         if self._noise is not None:
             self._noise.end_step()
-        if not self._is_due:
+        if not self._now:
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         unscales = getattr(optimizer, "grad_scale", None) is not None
         self._gradients_later = closure is not None or unscales
-        wants_updates = Quantity.UPDATE in self.quantities
+        wants_updates = Quantity.UPDATE in self._now
         # all quantities of one tensor together, while it is in the cache
         for name, parameter in self._parameters.items():
             self._recorder.record_tensor(name, Quantity.WEIGHT, parameter)
@@ -303,7 +310,7 @@ class Probe:
 
     @torch.no_grad()
     def _after_step(self) -> None:
-        if self._is_due:
+        if self._now:
             if self._gradients_later:
                 for name, parameter in self._parameters.items():
                     self._recorder.record_gradient(name, parameter)
@@ -311,11 +318,10 @@ class Probe:
                 self._recorder.record_tensor(name, Quantity.UPDATE, change)
             self._recorder.settle()
         self._advance()
-        if self._is_due:
-            self._compare()
+        self._compare()
 
     def _record_accumulated(self, name: str, parameter: Tensor) -> None:
-        if self._is_due:
+        if self._now:
             self._recorder.record_gradient(name, parameter)
             self._recorder.settle()
 
@@ -324,7 +330,9 @@ class Probe:
 
         It calls the unwrapped model: wrappers communicate with other processes.
         """
-        if self.batch is None or isinstance(self.batch, TrainingBatch) or not self._compared:
+        if self.batch is None or isinstance(self.batch, TrainingBatch):
+            return
+        if not any(CHANGES[quantity] in self._now for quantity in self._compared):
             return
         args, kwargs = call_with(self.batch)
         self._comparing = True
@@ -362,7 +370,7 @@ class Probe:
 
     def _clear(self) -> None:
         self._recorder.close()
-        self._recorder = StepRecorder(self.quantities, self._overwritten)
+        self._recorder = StepRecorder(self._now, self._overwritten)
 
     def _forget(self) -> None:
         self._clear()

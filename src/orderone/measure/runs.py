@@ -40,7 +40,7 @@ from orderone.measure.inputs import (
     SeedsInput,
     SizesInput,
 )
-from orderone.measure.recording import QUANTITIES, TRAINING, Probe
+from orderone.measure.recording import OF_PASSES, QUANTITIES, TRAINING, Probe
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device
 from orderone.observe.inventory import inventory, shapes_of, unwrap
@@ -445,7 +445,20 @@ def _record(
     fixed_batch = TRAINING
     if not options.fixed:
         fixed_batch = call_inputs(batches[0])
-    probe = Probe(model, training.setup.optimizer, fixed_batch, options.quantities)
+
+    def is_due(quantity: Quantity, step: int) -> bool:
+        """Return whether a check reads a quantity at this step; others are not recorded.
+
+        Weights, gradients and updates: until the first step with a learning rate; if tensors start
+        behind zeros, also at the last step.
+        """
+        if quantity in OF_PASSES:
+            return True
+        if not any(any(rates.values()) for rates in training.rates):
+            return True
+        return step == len(batches) - 1 and _has_untrained(probe)
+
+    probe = Probe(model, training.setup.optimizer, fixed_batch, options.quantities, is_due=is_due)
     states: list[State] = []  # before and after the last step
     with probe.watch():
         for number, batch in enumerate(batches, 1):
@@ -461,6 +474,18 @@ def _record(
         if not options.layers:
             return probe, []
         return probe, list(ratios(options.layers, *states))
+
+
+def _has_untrained(probe: Probe) -> bool:
+    """Return whether a tensor has not moved in the recorded steps."""
+    moved: set[str] = set()
+    tensors: set[str] = set()
+    for _, name, quantity, moments in probe.rows:
+        if quantity == Quantity.WEIGHT:
+            tensors.add(name)
+        elif quantity == Quantity.UPDATE and moments.rms > 0:
+            moved.add(name)
+    return moved != tensors
 
 
 @contextmanager
@@ -479,7 +504,9 @@ def _adding_state(
     if not layers or not wanted:
         yield
     elif options.fixed:
-        weights = weights_of(layers)
+        weights = {layer.name: layer.weight.detach() for layer in layers}
+        if not states:  # the step that follows changes them
+            weights = weights_of(layers)
         with reading(model, layers) as inputs:
             yield
         states.append(State(weights, {TRAINING_TOKENS: inputs}))

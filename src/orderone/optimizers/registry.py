@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.core.errors import InputError, one_of
-from orderone.core.inputs import Count, Number, UserInput
+from orderone.core.inputs import Count, Name, Number, UserInput
 from orderone.optimizers.blocks import BlockFactor, SpectralEps, block_factor
 from orderone.optimizers.muon import REST, takes_matrices
 from orderone.optimizers.record import (
@@ -28,6 +28,7 @@ from orderone.optimizers.record import (
     takes_keyword,
 )
 from orderone.optimizers.update import Update
+from orderone.rules.axes import Memory
 from orderone.theory.exponents.laws import UpdateLaw
 from orderone.theory.exponents.updates import OPTIMIZERS, has_law, update_law
 
@@ -60,6 +61,7 @@ def register(
     stacked: StackedUpdate | None = None,
     lr: Number | None = None,
     weight_decay: Number | None = None,
+    memory: Name | None = None,
 ) -> None:
     """Make a class of optimizers known by the law of its updates.
 
@@ -87,6 +89,10 @@ def register(
             `orderone.optimizers.update.Update`. Without it, a sweep trains one member after
             another.
         lr, weight_decay: Defaults, if they are not those of the constructor.
+        memory: How it remembers gradients, for rules of batch size and tokens: "averages" if the
+            two `betas` are those of averages of gradients and of their squares, as in Adam;
+            "momentum" if gradients are averaged over a fixed number of steps. By default, a plan
+            with batch= or tokens= refuses the optimizer.
     """
     kind = _checked_class(optimizer)
     exact_law = _read_law(law)
@@ -125,11 +131,28 @@ def register(
     )
     if weight_decay is not None:
         record = replace(record, weight_decay=float(weight_decay))
+    if memory is not None:
+        record = _with_memory(record, memory)
     if exact_law.spectral:
         record = replace(record, scaled_eps=SpectralEps(exact_law, blocks))
     if hidden_only:
         record = replace(record, takes=takes_matrices, rest=REST)
     remember(record)
+
+
+def _with_memory(record: Algorithm, memory: Name) -> Algorithm:
+    """Return the record with its memory; averages need two betas."""
+    kind = Memory(one_of(memory, tuple(Memory), "memory"))
+    if kind == Memory.MOMENTUM:
+        return replace(record, memory=kind)
+    averaging = replace(record, memory=kind, averages="betas")
+    if averaging.betas is None or len(averaging.betas) != 2:
+        raise InputError(
+            f"memory: 'averages' needs two betas among the arguments of {record.name}; pass"
+            " memory='momentum', or leave memory out",
+            argument="memory",
+        )
+    return averaging
 
 
 def remember(record: Algorithm) -> None:

@@ -166,6 +166,13 @@ def scaled_betas(
     """
     if betas is None:
         return None
+    if len(betas) > len(factors):
+        raise InputError(
+            f"horizon: {optimizer.label} has {len(betas)} betas, and the rule is known for two"
+            " averages; pass horizon=None",
+            "horizon-without-law",
+            argument="horizon",
+        )
     of_averages = factors[-len(betas) :]
     scaled: list[float] = []
     for beta, factor in zip(betas, of_averages, strict=True):

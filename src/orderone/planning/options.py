@@ -60,6 +60,7 @@ from orderone.theory.exponents import (
     canonical,
     solve,
 )
+from orderone.theory.exponents.updates import update_law
 
 Model: TypeAlias = Annotated[nn.Module, UserInput]
 Rule: TypeAlias = Annotated[str | Parameterization | Composition, UserInput]
@@ -179,8 +180,7 @@ def _chosen(
 def _read_decay(decay: object, optimizer: Algorithm) -> str:
     """Return a convention of weight decay; raise an InputError if the optimizer does not fit it."""
     name = one_of(decay, DECAY, "decay")
-    law = optimizer.update_law
-    if name == SQRT and (law.gradient or law.weight or law.spectral):
+    if name == SQRT and optimizer.update_law != update_law("adam"):
         raise InputError(
             f"decay: 'sqrt' was measured with AdamW, and {optimizer.label} has another update law;"
             " pass decay='independent' or 'inverse-width'",

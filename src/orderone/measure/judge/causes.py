@@ -49,7 +49,7 @@ class Context:
     one_rate: bool = False  # one learning rate for everything, where the rule has several
     planned: bool = False  # the plan made the optimizer
     follows_gradients: bool = False  # the size of steps follows that of gradients (SGD)
-    # readouts whose output a norm divides by its size, if steps follow gradients
+    # readouts whose output a norm divides by its size
     normalized: Sequence[str] = ()
 
     @property
@@ -81,9 +81,9 @@ def read_context(study: StudyResult, expectations: Expectations) -> Context:
 
 
 def _normalized(study: StudyResult, expectations: Expectations) -> list[str]:
-    """Return the readouts whose output a norm divides by its size, for optimizers like SGD."""
+    """Return the readouts whose output a norm divides by its size."""
     theory = expectations.theory
-    if theory is None or study.family is None or not expectations.follows_gradients:
+    if theory is None or study.family is None:
         return []
     names = [study.observations.key(name) for name in study.family.facts.normalized]
     return [name for name in names if theory.rows[name][1].role == Role.READOUT]
@@ -363,7 +363,7 @@ def _say_wrong_eps(lines: Failed, context: Context) -> list[str]:
 
 
 def _normalized_readouts(failed: Failed, context: Context) -> Failed:
-    """Select what grows with SGD in front of a readout whose output is normalized."""
+    """Select what grows around a readout whose output is normalized."""
     if not context.normalized or _select(failed, (Quantity.RATE, Quantity.WEIGHT)):
         return ()
     return [line for line in _select(failed, FORWARD) if not _is_small(line)]
@@ -373,10 +373,10 @@ def _say_normalized_readouts(lines: Failed, context: Context) -> list[str]:
     fastest = _fastest(lines)
     return [
         f"a norm divides the output of {context.normalized[0]} by its size, which starts like"
-        f" {context.power(-0.5)}: all gradients before it are larger by this power in the first"
-        f" steps, and so are the steps of this optimizer ({_name(fastest)} grows like"
-        f" {context.power(fastest.exponent)}); use an optimizer that normalizes gradients (Adam,"
-        " Lion, Muon)"
+        f" {context.power(-0.5)}: changes behind the norm and gradients before it are too large by"
+        f" this power in the first steps ({_name(fastest)} grows like"
+        f" {context.power(fastest.exponent)}); let the size of this output grow with the width, or"
+        " normalize before the readout"
     ]
 
 

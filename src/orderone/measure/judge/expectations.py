@@ -525,7 +525,10 @@ class Expectations:
         observations = self.study.observations
         law = record_named(row.optimizer).update_law
         gradients = observations.at(name, Quantity.GRADIENT, step)
-        weights = observations.at(name, Quantity.WEIGHT, step)
+        # steps hardly change weights, which are not recorded at later steps
+        weights = observations.at(name, Quantity.WEIGHT, step) or observations.at(
+            name, Quantity.WEIGHT, 0
+        )
         in_rows = row.rms(lambda part: part.lr) / row.lr if row.lr and row.row_settings else 1.0
         sizes: dict[RunKey, float] = {}
         for run in observations.complete:
@@ -662,8 +665,10 @@ class Expectations:
             # it may start with any output up to order one
             return replace(expected, two_sided=False, exponent=UNKNOWN, bound=0.0)
         if self.study.has_user_optimizer:
-            # the gauge is not known: there may be a multiplier between input and output
-            return replace(expected, two_sided=expected.role == Role.READOUT)
+            # the gauge is not known: there may be a multiplier between input and output; an input
+            # that shrinks is judged by itself
+            is_law = expected.role == Role.READOUT and self._input(maker) > -BOUNDARY
+            return replace(expected, two_sided=is_law)
         size = self._input(maker)
         # biases may dominate if the input shrinks, which is judged by itself
         return replace(

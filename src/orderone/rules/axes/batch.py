@@ -69,9 +69,9 @@ def require_sde(tensor: ScaledTensor) -> None:
     has_law = tensor.law.gradient in (0, 1) and not tensor.law.weight
     if tensor.memory is None or not has_law:
         raise InputError(
-            "horizon: the SDE rule is known for SGD, Adam, AdamW, RMSprop, Lion and Muon, and not"
-            " for this optimizer; pass horizon=None and set lr and weight_decay for the target"
-            " yourself, or use another optimizer",
+            "horizon: the SDE rule is known for SGD, Adam, AdamW, RMSprop, Lion and Muon, and for"
+            " classes that were registered with memory=, and not for this optimizer; pass"
+            " horizon=None and set lr and weight_decay for the target yourself",
             "horizon-without-law",
             argument="horizon",
         )

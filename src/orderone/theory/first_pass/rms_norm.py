@@ -54,7 +54,7 @@ def rms_norm_backward(u: ArrayLike, gradient: ArrayLike, eps: Number = 0.0) -> n
 def _finite(values: ArrayLike, name: str) -> np.ndarray:
     try:
         array = np.asarray(values, dtype=float)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise InputError(f"{name}: expected an array of numbers", argument=name) from error
     if array.size == 0 or not np.isfinite(array).all():
         raise InputError(f"{name}: expected finite numbers, at least one", argument=name)

@@ -24,7 +24,7 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-from orderone.core.errors import InputError, one_of
+from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import ArrayLike, Count, Name, Number, UserInput
 from orderone.core.reals import real
@@ -32,6 +32,7 @@ from orderone.theory.first_pass.logit_gradient import LogitGradient, logit_gradi
 
 INITS = ("fan-in", "fan-out", "glorot")
 Widths: TypeAlias = Annotated[Sequence[int], UserInput]
+Flag: TypeAlias = Annotated[bool, UserInput]
 Variances: TypeAlias = Annotated[Sequence[float], UserInput]
 
 
@@ -65,7 +66,7 @@ def first_pass(
     embedding_var: Number = 1.0,
     readout_var: Number | None = None,
     hidden_var: Variances | None = None,
-    norm: bool = False,
+    norm: Flag = False,
 ) -> FirstPass:
     """Return the variances of all layers of a linear network with a word as input.
 
@@ -78,6 +79,7 @@ def first_pass(
         hidden_var: sigma_1^2 .. sigma_L^2 instead of `init`.
         norm: RMSNorm after every layer but the last.
     """
+    norm = instance(norm, bool, "norm", "pass True or False")
     d = _widths(widths)
     first = real(embedding_var, "embedding_var", above=0)
     last = 1 / d[-1] if readout_var is None else real(readout_var, "readout_var", above=0)
@@ -125,7 +127,7 @@ def attention_output_var(
     """Return Var(o) of a head and Var(o_final) for attention weights over independent tokens."""
     try:
         p = np.asarray(attention, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         p = np.array(np.nan)
     if p.ndim != 1 or not (p >= 0).all() or not np.isclose(p.sum(), 1):
         raise InputError(

@@ -84,11 +84,16 @@ def _average(
     average_g = expect_at(g, root2, kinks)
     if np.isinf([average_f, average_g]).any():
         return np.inf, np.inf
+    if gap == 1:  # independent
+        value = average_f[0] * average_g[0]
+        error = abs(average_f[0]) * average_g[1] + abs(average_g[0]) * average_f[1]
+        return value, error + ROUNDING * abs(value)
     reach = max(FAR * max(root1, root2), LEAST_REACH)
     known = tuple(map(float, kinks))
     cuts = _cuts([_pieces(f, reach, known), _pieces(g, reach, known)], kinks, reach)
     missing = _missing_share(f, root1, cuts, average_f) + _missing_share(g, root2, cuts, average_g)
-    return _refined(lambda x, y: f(x) * g(y), q1, q2, gap, cuts, missing)
+    size = _size(f, root1, kinks) * _size(g, root2, kinks)
+    return _refined(lambda x, y: f(x) * g(y), q1, q2, gap, cuts, missing, size)
 
 
 def _cuts(pieces: list[Piecewise | None], kinks: np.ndarray, reach: float) -> Cuts:
@@ -126,10 +131,20 @@ def _missing_share(f: Values, root: float, cuts: Cuts, average: tuple[float, flo
     return 0.0
 
 
+def _size(f: Values, root: float, kinks: np.ndarray) -> float:
+    """Return the root of E f^2, or 0 if it is infinite: the scale of averages that vanish."""
+    with np.errstate(all="ignore"):
+        square = expect_at(lambda x: f(x) ** 2, root, kinks)[0]
+    return float(np.sqrt(square)) if np.isfinite(square) else 0.0
+
+
 def _refined(
-    f: Integrand, q1: float, q2: float, gap: float, cuts: Cuts, missing: float
+    f: Integrand, q1: float, q2: float, gap: float, cuts: Cuts, missing: float, size: float
 ) -> tuple[float, float]:
-    """Integrate over a plane that is large enough, with rules of growing order until two agree."""
+    """Integrate over a plane that is large enough, with rules of growing order until two agree.
+
+    They agree to the digits of the value, or of a hundredth of `size` if the value is smaller.
+    """
     with np.errstate(all="ignore"):
         before = plane_average(f, q1, q2, gap, cuts, ORDERS[0], FAR, 0.0)
         value = before
@@ -137,7 +152,8 @@ def _refined(
         for order in ORDERS[1:]:
             value = plane_average(f, q1, q2, gap, cuts, order, FAR, 0.0)
             error = abs(value - before) + (missing + ROUNDING) * abs(value)
-            if abs(value - before) <= ENOUGH * abs(value) or not np.isfinite(value):
+            close = abs(value - before) <= ENOUGH * max(abs(value), size / 100)
+            if close or not np.isfinite(value):
                 break
             before = value
     if np.isfinite(value):

@@ -26,6 +26,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 
+from orderone.core.covariances import array, numpy
 from orderone.core.errors import InputError
 from orderone.core.inputs import Array, ArrayLike, Number, UserInput
 from orderone.core.reals import real
@@ -72,7 +73,7 @@ def infinite_width_q_ode(q0: Number, t0: Number, t: ArrayLike) -> Array:
     first = real(t0, "t0", above=0)
     try:
         times = np.asarray(t, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         times = np.array(np.nan)
     if not (np.isfinite(times) & (times >= first)).all():
         raise InputError(f"t: expected times of at least t0 = {first:g}; got {t!r}", argument="t")
@@ -86,16 +87,12 @@ def chain_coefficients(step: Step, x: ArrayLike, h: Number, eps: Number = 0.5) -
     `step(x)` returns draws of the next state, (samples,) or (samples, dimensions); `h` is the time
     of one step.
     """
+    state = np.atleast_1d(numpy(array(x, "x")[0]))
     time = real(h, "h", above=0)
     eps = real(eps, "eps", above=0, most=1)
     if not callable(step):
         message = f"step: expected a function of the state, got {step!r:.60}"
         raise InputError(message, "wrong-type", argument="step")
-    try:
-        state = np.atleast_1d(np.asarray(x, dtype=float))
-    except (TypeError, ValueError) as error:
-        message = f"x: expected numbers, got {x!r:.60}"
-        raise InputError(message, "wrong-type", argument="x") from error
     draws = np.asarray(step(state), dtype=float)
     if draws.ndim == 1:
         draws = draws[:, None]

@@ -24,7 +24,7 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, instance
 from orderone.core.exact import count
 from orderone.core.inputs import ArrayLike, Count, Number, UserInput
 from orderone.core.reals import real
@@ -125,6 +125,7 @@ def attention_products(
     number = count(points, "points", least=8, most=2**16)
     seed = count(seed, "seed", least=0)
     strength = real(C_Q, "C_Q", least=0) * real(C_K, "C_K", least=0)
+    causal = instance(causal, bool, "causal", "pass True or False")
     visible = read_mask(mask, tokens, tokens, causal)[0]
     root, _ = factor(matrix)
     directions = root.shape[1]
