@@ -1,11 +1,12 @@
 """Kernels of PyTorch models: measured on the model, or in its limit of infinite width.
 
-measure   `empirical_ntk`, `empirical_nngp`, `ntk_costs`; `linearize`
+measure   `empirical_ntk`, `empirical_nngp`, `ntk_costs`; `linearize`; `empirical_adam_ntk`
 train     `MSEDynamics`: gradient flow and descent with a constant kernel, for any time
 limit     `kernel_from_module`: infinite width, as layers of `theory.kernels`
 predict   `KernelRegression`, also for kernels in `Tiles`; `TrainedEnsemble`
 """
 
+from orderone.measure.kernels.adaptive import empirical_adam_ntk
 from orderone.measure.kernels.costs import Costs
 from orderone.measure.kernels.dynamics import MSEDynamics, Trained
 from orderone.measure.kernels.empirical import empirical_nngp, empirical_ntk, ntk_costs
@@ -23,6 +24,7 @@ __all__ = [
     "Tiles",
     "Trained",
     "TrainedEnsemble",
+    "empirical_adam_ntk",
     "empirical_nngp",
     "empirical_ntk",
     "kernel_from_module",
