@@ -17,6 +17,7 @@ ONE = Fraction(1)
 # Floats have denominators that are powers of 2: 0.375 is exactly 3/8, but 0.1 is
 # 3602879701896397/2**55.
 LARGEST_FLOAT_DENOMINATOR = 1024
+LARGEST_COUNT = 10**300  # a larger one is no float
 
 
 def exact(value: object, name: str) -> Fraction:
@@ -66,6 +67,8 @@ def count(value: object, name: str, least: int = 1, most: int | None = None) -> 
         )
     if most is not None and result > most:
         raise InputError(f"{name}: expected at most {most}; got {result}", argument=name)
+    if result > LARGEST_COUNT:
+        raise InputError(f"{name}: expected at most {LARGEST_COUNT:.0e}", argument=name)
     return result
 
 

@@ -257,6 +257,10 @@ class Settings:
     # base and target on axes beside width and depth: batch, tokens, and those of third parties
     axes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     critical_batch: float | None = None
+    # rules for numbers of experts, ranks of adapters, queries per key
+    expert_rule: str | None = "mup"
+    rank_rule: str | None = "mup"
+    repetition_rule: str | None = "mup"
     decay_vectors: bool = True
     relative: bool = True
     # whole numbers of the base's Hugging Face configuration

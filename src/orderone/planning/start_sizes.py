@@ -94,7 +94,10 @@ class StartReport:
                 f"{len(off)} of {len(of_kind)} measured {noun} start too {verdict}: RMS"
                 f" {sizes[0]:.3g} to {sizes[-1]:.3g}{where}, expected {worst.expected}"
             )
-            result.append(with_code(note, f"outputs-too-{verdict}"))
+            if verdict == "small":
+                result.append(with_code(note, "outputs-too-small"))
+            else:
+                result.append(with_code(note, "outputs-too-large"))
         return result
 
     @property
@@ -104,7 +107,7 @@ class StartReport:
         for noun, several in (("tensors", self.sizes), ("outputs", self.outputs)):
             if not several:
                 continue
-            counts = dict.fromkeys(("fine", "small", "large"), 0)
+            counts: dict[str, int] = dict.fromkeys(("fine", "small", "large"), 0)
             for each in several:
                 counts[each.verdict] += 1
             words = [f"{number} {word}" for word, number in counts.items() if number]

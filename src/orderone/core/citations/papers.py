@@ -103,6 +103,18 @@ _MORE = (
         "Samuel S. Schoenholz, Justin Gilmer, Surya Ganguli, Jascha Sohl-Dickstein",
     ),
     (
+        "pennington2017resurrecting",
+        "1711.04735",
+        "Resurrecting the sigmoid in deep learning through dynamical isometry: theory and practice",
+        "Jeffrey Pennington, Samuel S. Schoenholz, Surya Ganguli",
+    ),
+    (
+        "roberts2021principles",
+        "2106.10165",
+        "The Principles of Deep Learning Theory",
+        "Daniel A. Roberts, Sho Yaida, Boris Hanin",
+    ),
+    (
         "lee2017deep",
         "1711.00165",
         "Deep Neural Networks as Gaussian Processes",

@@ -2,8 +2,8 @@
 
     H[a, b, o, p] = sum_w (lambda_w / (|g_w| + eps)) df_o(a)/dw df_p(b)/dw
 
-g_w is the gradient of the loss. With w = w_0 + sqrt(lambda / (|g| + eps)) v, H is the tangent kernel
-with respect to v at v = 0, which `empirical_ntk` computes.
+g_w is the gradient of the loss. With w = w_0 + sqrt(lambda / (|g| + eps)) v, H is the kernel of the
+derivatives with respect to v at v = 0, which `empirical_ntk` computes.
 
 S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
