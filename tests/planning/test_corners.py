@@ -220,7 +220,9 @@ def test_keys_and_values_may_grow_by_another_ratio():
         return LlamaForCausalLM(LlamaConfig(**sizes))
 
     row = o1.plan(build(256, 16, 8), base=build(64, 4, 1))["model.layers.0.self_attn.k_proj.weight"]
-    assert (row.role, row.growth.fan_in, row.growth.fan_out) == ("hidden", 4, 8)
+    # the widths of the queries; two of them share a key instead of four
+    assert (row.role, row.growth.fan_in, row.growth.fan_out) == ("hidden", 4, 4)
+    assert "shared by 2 queries (base: 4)" in row.reason
 
 
 def test_experts_that_begin_in_a_later_layer_are_found():

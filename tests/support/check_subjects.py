@@ -496,7 +496,7 @@ FAULTY = {
     "a floor long after the check": Subject(_with_late_floor, "broken-schedule"),
     "bias rate": Subject(changed(_fast_bias), "lr-not-scaled", "biases"),
     "sp called mup, with sgd": Subject(_plain_sgd, "standard-parameterization"),
-    "eps": Subject(_large_eps, "small-gradients", "eps"),
+    "eps": Subject(_large_eps, "eps-not-scaled", "eps"),
     "rate of positions": Subject(
         _lost_places, "lr-not-scaled", "learning rates of pos scale like n^-1", TOKENS
     ),

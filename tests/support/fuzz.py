@@ -59,9 +59,11 @@ RECEIVED = {
     "Settings",
     "Trained",
 }
-RECEIVED |= {"MeasuredAlignment", "Denoising", "Images"}
+RECEIVED |= {"MeasuredAlignment", "Denoising", "Images", "Language"}
 # Called by the library, which validates what they get.
 INTERNAL = {"Stack", "average"}
+# A class of torch.optim, whose constructor validates the parameters.
+OF_TORCH = {"Muon"}
 
 
 class Odd:
@@ -181,7 +183,11 @@ def public() -> Iterator[tuple[str, Callable[..., Any]]]:
         module = importlib.import_module(place)
         for name in module.__all__:
             thing = getattr(module, name)
-            if not callable(thing) or name in RECEIVED | INTERNAL or inspect.ismodule(thing):
+            if (
+                not callable(thing)
+                or name in RECEIVED | INTERNAL | OF_TORCH
+                or inspect.ismodule(thing)
+            ):
                 continue
             if isinstance(thing, type) and issubclass(thing, BaseException):
                 continue

@@ -1,6 +1,7 @@
 """Tables and paragraphs of plain text that fit the terminal, or 80 columns elsewhere."""
 
 import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -14,6 +15,15 @@ _HEAD = 20  # columns to which a heading is wrapped if the table is too wide
 def text_width() -> int:
     """Return the number of columns of the terminal; COLUMNS in the environment overrides it."""
     return max(NARROWEST, shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns)
+
+
+def printable(text: str) -> str:
+    """Return the text with characters that standard output cannot encode as escapes.
+
+    Names of tensors and files may have any characters, and a terminal may know ASCII only.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def wrapped(text: str, indent: int = 2) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orderone.core.errors import hint_on_codes, with_code
 from orderone.core.notebook import notebook_html
-from orderone.core.text_table import text_table, wrapped
+from orderone.core.text_table import printable, text_table, wrapped
 from orderone.measure import records
 from orderone.measure.judge.explain import explanation
 from orderone.measure.judge.thresholds import BOUNDARY
@@ -162,7 +162,7 @@ class Check:
         lines += _table(self.judgements, self.axis)
         for reason in _why_unclear(self.judgements, self.axis):
             lines += wrapped(reason, indent=0)
-        return "\n".join([*lines, *hint_on_codes(remarks)])
+        return printable("\n".join([*lines, *hint_on_codes(remarks)]))
 
     @property
     def _start_findings(self) -> tuple[str, ...]:

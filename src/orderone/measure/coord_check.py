@@ -326,6 +326,9 @@ class _Study:
         if self.user_plan:
             settings = self.user_plan.settings
             self.settings |= {"gauge": settings.gauge, "depth": settings.depth}
+            self.settings["expert_rule"] = settings.expert_rule
+            self.settings["rank_rule"] = settings.rank_rule
+            self.settings["repetition_rule"] = settings.repetition_rule
             self.settings["decay"] = settings.decay
             self.settings["lr"] = settings.per_tensor.get("lr", settings.lr)
             self.settings["optimizer"] = self.user_plan.user_class or settings.optimizer

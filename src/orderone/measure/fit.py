@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, switch
 from orderone.core.inputs import ArrayLike
 
 # without noise, the interval would otherwise be narrower than the rounding of the logarithms
@@ -54,7 +54,7 @@ def fit_exponent(
         message = f"sizes: expected one for each of {n.size} widths, got {y.size}"
         raise InputError(message, argument="sizes")
     parameters = 2
-    if correction:
+    if switch(correction, "correction"):
         parameters = 3
     _check(n, y, confidence, parameters)
     # relative to the largest width, so that the columns have similar sizes; the slope is the same

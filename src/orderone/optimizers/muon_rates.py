@@ -84,9 +84,9 @@ def muon_factor(shape: MatrixShape, convention: Name | None = "original") -> flo
             unit_rms_norm (spectral).
     """
     factor = MUON_CONVENTIONS[convention_name(convention)]
-    if len(shape) < 2:
+    if not isinstance(shape, Sequence) or len(shape) < 2:
         raise InputError(
-            f"shape: expected the shape of a matrix, such as (1024, 256), got {tuple(shape)}",
+            f"shape: expected the shape of a matrix, such as (1024, 256), got {shape!r:.60}",
             argument="shape",
         )
     out, into = (count(size, "shape") for size in shape[-2:])

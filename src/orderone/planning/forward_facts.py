@@ -205,7 +205,7 @@ def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Forwar
 def _routing(
     model: nn.Module, base: Base, pair: Pair, facts: ForwardFacts
 ) -> dict[str, RoutingChange]:
-    """Measure the routing of mixtures of experts in base and target.
+    """Measure the routing of the mixtures of experts that differ between base and target.
 
     A block is left out if it cannot be called on its own.
     """
@@ -227,7 +227,20 @@ def _routing(
         after = _routing_of(large, pair.inputs, facts)
     except Exception:  # the block's forward code may raise anything
         return {}
-    return {name: RoutingChange(before[name], after[name]) for name in after if name in before}
+    counts = _expert_counts(small, facts)
+    changes: dict[str, RoutingChange] = {}
+    for name, count in _expert_counts(large, facts).items():
+        if name in before and name in after:
+            change = RoutingChange(before[name], after[name])
+            if count != counts.get(name) or (change.active, change.weights) != (1, 1):
+                changes[name] = change
+    return changes
+
+
+def _expert_counts(model: nn.Module, facts: ForwardFacts) -> dict[str, int]:
+    """Return the number of experts by the name that blocks share."""
+    parts = _experts_of(model, facts).values()
+    return {stack_of(part.block): part.count[1] for part in parts}
 
 
 def _routing_of(model: nn.Module, inputs: ExampleBatch, facts: ForwardFacts) -> dict[str, Routing]:

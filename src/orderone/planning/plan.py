@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from orderone.core.errors import InputError
 from orderone.core.notebook import notebook_html
 from orderone.core.roles import Role
+from orderone.core.text_table import printable
 from orderone.observe.batches import ModelInputs, call_inputs
 from orderone.observe.inventory import tensors_of, unwrap
 from orderone.optimizers import row_rates
@@ -256,6 +257,10 @@ class Settings:
     # base and target on axes beside width and depth: batch, tokens, and those of third parties
     axes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     critical_batch: float | None = None
+    # rules for numbers of experts, ranks of adapters, queries per key
+    expert_rule: str | None = "mup"
+    rank_rule: str | None = "mup"
+    repetition_rule: str | None = "mup"
     decay_vectors: bool = True
     relative: bool = True
     # whole numbers of the base's Hugging Face configuration
@@ -326,7 +331,7 @@ class Plan:
         return notebook_html(self.headline, [table], [*self.notes, text.LEGEND, self.looked])
 
     def __str__(self) -> str:
-        return text.render(self)
+        return printable(text.render(self))
 
     def table(self, *, wide: bool = False, origins: bool | None = None) -> str:
         """Return the plan as text, as `print(plan)` shows it.

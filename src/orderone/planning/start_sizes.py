@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from orderone.core.errors import with_code
 from orderone.core.roles import Role
-from orderone.core.text_table import wrapped
+from orderone.core.text_table import printable, wrapped
 from orderone.planning.counterparts import common_name, stack_of
 from orderone.planning.start_outputs import FAR, Kind, OutputSize
 
@@ -134,7 +134,7 @@ class StartReport:
         for output in self.outputs:
             place = f"{output.kind} of {output.name}" if output.name else str(output.kind)
             lines.append(f"  {place}: {output.size:.3g}, {output.expected}, {output.verdict}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 def _log(ratio: float) -> float:

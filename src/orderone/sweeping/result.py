@@ -9,7 +9,7 @@ from orderone.core.canonical import canonical
 from orderone.core.errors import hint_on_codes, with_code
 from orderone.core.inputs import Name
 from orderone.core.notebook import notebook_html
-from orderone.core.text_table import text_table, text_width, wrapped
+from orderone.core.text_table import printable, text_table, text_width, wrapped
 from orderone.sweeping.job import Job
 from orderone.sweeping.store import StorePath, read_store
 from orderone.sweeping.stored_jobs import choose_job, read_jobs
@@ -280,7 +280,7 @@ class Sweep:
         notes = [*self.edge_notes, *self.notes]
         for note in notes:
             lines += wrapped(f"note: {note}", indent=0)
-        return "\n".join([*lines, *hint_on_codes(notes)])
+        return printable("\n".join([*lines, *hint_on_codes(notes)]))
 
 
 def _best_table(best: "pandas.DataFrame") -> list[str]:

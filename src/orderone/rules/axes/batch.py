@@ -30,9 +30,9 @@ Their memory is short beside the training, so that both choices have the same li
 
 preserve the total shrinkage: lr x decay x tokens / batch is the same at base and target.
 
-**The power rule.** The same learning rate and eps; 1 - beta of the average of squares x m, and the
-average of gradients as it is, as language models are trained in ArchScale (`pretrain.py`). It
-differs more from the SDE rule in `tokens`.
+**The power rule.** Learning rate, weight decay and eps follow the batch size as in the SDE rule. Of
+the averages, only that of squares follows it, (1 - beta2) x m, as in ArchScale (`pretrain.py`). The
+two rules differ more in `tokens`.
 """
 
 from orderone.core.errors import InputError

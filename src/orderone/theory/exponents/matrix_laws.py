@@ -43,7 +43,7 @@ orthonormal step by sqrt(d_o / d_i).
 from fractions import Fraction
 from typing import Annotated, TypeAlias
 
-from orderone.core.errors import InputError, one_of
+from orderone.core.errors import InputError, one_of, switch
 from orderone.core.exact import HALF, ZERO, exact
 from orderone.core.inputs import Name, UserInput
 from orderone.theory.exponents.laws import UpdateLaw
@@ -74,6 +74,8 @@ def shampoo(
         full_rank: Whether the averages have full rank, and not the rank of a few gradients.
     """
     k = exact(power, "power")
+    blocked = switch(blocked, "blocked")
+    full_rank = switch(full_rank, "full_rank")
     if not 0 < k <= 1:
         raise InputError(
             f"power: expected the power k of L^-k and R^-k, such as '1/4' or '1/2'; got {k}",
@@ -97,7 +99,7 @@ def shampoo(
 def soap(sides: Name = "both", *, blocked: bool = False, full_rank: bool = False) -> UpdateLaw:
     """Return the update law of SOAP; the arguments are those of `shampoo`."""
     out, into = SIDES[one_of(sides, SIDES, "sides")]
-    if blocked or full_rank:
+    if switch(blocked, "blocked") or switch(full_rank, "full_rank"):
         return UpdateLaw()
     return UpdateLaw(spectral=True, fan_out=ZERO if out else HALF, fan_in=ZERO if into else HALF)
 

@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from orderone.core.errors import InputError, instance, one_of
+from orderone.core.errors import InputError, instance, one_of, switch
 from orderone.core.exact import HALF, ONE, ZERO, count
 from orderone.core.inputs import ConstraintsInput, Count
 from orderone.core.roles import MATRIX_ROLES, Role
@@ -106,6 +106,8 @@ class Network:
     def __post_init__(self) -> None:
         depth = count(self.depth, "depth", most=1000)
         object.__setattr__(self, "depth", depth)
+        object.__setattr__(self, "norm", switch(self.norm, "norm"))
+        object.__setattr__(self, "tied", switch(self.tied, "tied"))
         if self.attention is not None:
             remedy = "pass Attention(power='1/2', growth=1)"
             instance(self.attention, Attention, "attention", remedy)

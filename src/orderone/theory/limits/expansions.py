@@ -90,6 +90,9 @@ def chain_coefficients(step: Step, x: ArrayLike, h: Number, eps: Number = 0.5) -
     state = np.atleast_1d(numpy(array(x, "x")[0]))
     time = real(h, "h", above=0)
     eps = real(eps, "eps", above=0, most=1)
+    if not callable(step):
+        message = f"step: expected a function of the state, got {step!r:.60}"
+        raise InputError(message, "wrong-type", argument="step")
     draws = np.asarray(step(state), dtype=float)
     if draws.ndim == 1:
         draws = draws[:, None]
