@@ -1,5 +1,7 @@
 """The measured start: activations, attention scores and logits beside the sizes of theory."""
 
+from typing import Any
+
 import pytest
 import torch
 from support.errors import refuses
@@ -19,7 +21,7 @@ def llama(width: int) -> nn.Module:
         num_hidden_layers=2,
         num_attention_heads=width // 16,
         num_key_value_heads=width // 16,
-        attn_implementation="eager",
+        attn_implementation="eager",  # pyright: ignore[reportCallIssue]
     )
     return LlamaForCausalLM(config)
 
@@ -27,7 +29,7 @@ def llama(width: int) -> nn.Module:
 IDS = torch.randint(64, (4, 16), generator=torch.Generator().manual_seed(0))
 
 
-def measured(init: object):
+def measured(init: Any):
     torch.manual_seed(0)
     model = llama(64)
     plan = o1.plan(model, base=llama(32), lr=1e-2, init=init, inputs={"input_ids": IDS})
@@ -102,6 +104,7 @@ def test_a_check_reports_the_start_and_still_passes(scale, found):
         )
         with torch.no_grad():
             for layer in (model[0], model[2]):
+                assert isinstance(layer, nn.Linear)
                 layer.weight.normal_(std=scale * layer.in_features**-0.5)
         return model
 

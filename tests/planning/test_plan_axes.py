@@ -52,7 +52,7 @@ def unregistered():
             settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
             super().__init__(params, settings)
 
-        def step(self, closure=None):
+        def step(self, closure=None):  # pyright: ignore[reportIncompatibleMethodOverride]
             return None
 
     with forgotten():

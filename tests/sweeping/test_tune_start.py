@@ -15,6 +15,7 @@ def build(width: int) -> nn.Module:
     model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 1))
     with torch.no_grad():
         for layer in (model[0], model[2]):
+            assert isinstance(layer, nn.Linear)
             layer.weight.mul_(0.05)  # much too small
     return model
 

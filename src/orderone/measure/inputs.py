@@ -18,7 +18,8 @@ Built: TypeAlias = Annotated[nn.Module | Plan | tuple[object, ...] | list[object
 Scheduler: TypeAlias = Annotated[LRScheduler, UserInput]  # ReduceLROnPlateau is one
 Progress: TypeAlias = Callable[[int, int, str], None]  # runs done, number of runs, current run
 
-BuildInput: TypeAlias = Annotated[Callable[[int], Built], UserInput]
+# a function of the size, or of nothing for axes without a size of the model (batch, tokens)
+BuildInput: TypeAlias = Annotated[Callable[..., Built], UserInput]
 SizesInput: TypeAlias = Annotated[Iterable[int], UserInput]
 SeedsInput: TypeAlias = Annotated[int | Iterable[int], UserInput]
 RuleInput: TypeAlias = Annotated[str | Parameterization | Composition, UserInput]

@@ -56,7 +56,8 @@ def scaled(
         groups = []
         for name, tensor in model.named_parameters():
             if tensor.requires_grad:
-                power = RATES[law][tensor.kind] + (rates or {}).get(name, 0.0)
+                kind = tensor.kind  # pyright: ignore[reportAttributeAccessIssue]
+                power = RATES[law][kind] + (rates or {}).get(name, 0.0)
                 group: dict[str, Any] = {"params": [tensor], "lr": LR[law] * growth**power}
                 if eps and name in eps:
                     group["eps"] = eps[name]

@@ -29,7 +29,9 @@ def test_it_is_the_sum_over_parameters():
         parts = []
         gradients = torch.autograd.grad(output, list(names.values()), retain_graph=True)
         for name, gradient in zip(names, gradients, strict=True):
-            step = rates.get(name, 1.0) / (names[name].grad.abs() + 1e-8)
+            measured = names[name].grad
+            assert measured is not None
+            step = rates.get(name, 1.0) / (measured.abs() + 1e-8)
             parts.append((gradient * step.sqrt()).flatten())
         rows.append(torch.cat(parts))
     jacobian = torch.stack(rows)
@@ -47,6 +49,7 @@ def test_it_predicts_a_small_step():
     predicted = -lr * torch.einsum("abop,bp->ao", kernel, 2 * before)
     with torch.no_grad():
         for p in model.parameters():
+            assert p.grad is not None
             p -= lr * p.grad / (p.grad.abs() + 1e-8)
     torch.testing.assert_close(model(x).detach() - before, predicted, rtol=1e-3, atol=1e-9)
 
