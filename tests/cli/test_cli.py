@@ -262,7 +262,10 @@ def test_a_plan_for_another_batch_and_more_tokens(tmp_path, monkeypatch):
     assert unscaled["rows"][0]["betas"] is None
     assert unscaled["rows"][0]["weight_decay"] == pytest.approx(0.01 * 0.32)
     assert unscaled["settings"]["axes"]["tokens"] == [2e8, 5e9]
-    assert_refused(orderone(*words, *sizes[3:]), "horizon-needs-batch", "batch")
+    longer = json.loads(orderone(*words, *sizes[3:]).out)["rows"][0]
+    assert longer["lr"] / plain["lr"] == pytest.approx(25**-0.5)
+    refused = orderone(*words, *sizes[3:], "--critical-batch", "100")
+    assert_refused(refused, "horizon-needs-batch", "batch")
 
 
 def test_a_plan_as_json_and_as_a_file(config, tmp_path):

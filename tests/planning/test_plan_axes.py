@@ -324,6 +324,19 @@ def test_an_export_refuses_betas_that_differ():
 # --- arguments -----------------------------------------------------------------------------------
 
 
+def test_without_a_batch_size_it_stays():
+    alone = planned(tokens=TOKENS)
+    both = planned(batch=(64, 64), tokens=TOKENS)
+    for row, other in zip(alone.rows, both.rows, strict=True):
+        assert (row.lr, row.weight_decay, row.eps, row.betas) == (
+            other.lr,
+            other.weight_decay,
+            other.eps,
+            other.betas,
+        )
+    assert "batch size as at the base" in str(alone)
+
+
 def test_wrong_sizes_are_refused():
     for wrong in (64, (64,), (64, 128, 256), "64"):
         with refuses("not-a-pair", argument="batch"):
@@ -331,8 +344,6 @@ def test_wrong_sizes_are_refused():
     for wrong in ((0, 64), (64, -1), (64, float("nan")), (64, float("inf")), (True, 2), ("a", 2)):
         with refuses("invalid-argument", argument="batch"):
             planned(batch=wrong)
-    with refuses("horizon-needs-batch", argument="batch"):
-        planned(tokens=TOKENS)
     planned(tokens=TOKENS, horizon="power")
     planned(tokens=TOKENS, horizon=None)
     with refuses("horizon-needs-batch", argument="batch"):

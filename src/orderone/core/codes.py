@@ -46,9 +46,8 @@ PLAN = {
         " weights by another law. Use decay='independent' or 'inverse-width'."
     ),
     "horizon-needs-batch": (
-        "The SDE rule depends on the ratio of batch size and training tokens, and the critical"
-        " batch size is compared with the batch size of the target. Pass batch=(base, target),"
-        " twice the same number if the batch size does not change."
+        "The critical batch size is compared with the batch size of the target. Pass"
+        " batch=(base, target), twice the same number if the batch size does not change."
     ),
     "horizon-without-law": (
         "The rules for batch size and training tokens are known for some optimizers: 'sde' for SGD,"

@@ -57,14 +57,6 @@ class Horizon:
         name = None if rule is None else one_of(rule, HORIZONS, "horizon")
         read_batch = None if batch is None else _pair(batch, "batch", "(64, 512)")
         read_tokens = None if tokens is None else _pair(tokens, "tokens", "(2e8, 5e9)")
-        if name == SDE and read_tokens is not None and read_batch is None:
-            raise InputError(
-                "batch: the rule horizon='sde' depends on the ratio of batch size and tokens, and"
-                " only tokens was passed; pass batch=(base, target) too, twice the same number if"
-                " it does not change",
-                "horizon-needs-batch",
-                argument="batch",
-            )
         critical = None if critical_batch is None else _critical(critical_batch)
         if critical is not None and read_batch is None:
             raise InputError(

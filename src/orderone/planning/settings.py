@@ -179,7 +179,10 @@ class PerTensor(Generic[V]):
             for other in tensor.other_names:
                 if fits_name(key, other):
                     return f"; {other} is tied to {tensor.name}: use this name"
-        known = {DEFAULT: None, **dict.fromkeys(ROLES)}
+        if key in ROLES:
+            roles = sorted({role for tensor in tensors for role in tensor.roles})
+            return f"; the tensors of this model have the roles {', '.join(roles)}"
+        known: dict[str, None] = dict.fromkeys([DEFAULT, *map(str, ROLES)])
         for tensor in tensors:
             known[tensor.name] = None
             known[tensor.optimizer] = None

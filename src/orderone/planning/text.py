@@ -85,6 +85,8 @@ def _horizon_lines(plan: "Plan") -> list[str]:
     lines: list[str] = []
     for name, (base, target) in settings.axes.items():
         lines.append(f"{name} x{target / base:.4g} ({base:.4g} -> {target:.4g})")
+    if "tokens" in settings.axes and "batch" not in settings.axes:
+        lines.append("batch size as at the base")
     lines = [", ".join(lines)] if lines else []
     if settings.horizon is not None:
         for axis in horizon(settings.horizon):
