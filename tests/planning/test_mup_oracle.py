@@ -174,6 +174,26 @@ def multiplier(name: str) -> float:
     return 1 / RATIO if name == "readout.weight" else 1.0
 
 
+def key_rate(kind: str, optimizer: str) -> float:
+    """Return mup's rate of keys and values over that of the plan.
+
+    With SGD the rate divides by the gradient. If r queries share a key, mup's widths mean that
+    their gradients are equal, r; the plan takes them as independent, r^1/2, which is what networks
+    show (`rules/axes/repetition.py`).
+    """
+    if kind != "grouped" or optimizer != "sgd":
+        return 1.0
+    queries_per_key = {}
+    for which in ("base", "target"):
+        *_, heads, pairs, _ = SIZES[kind][which]
+        queries_per_key[which] = heads / pairs
+    return (queries_per_key["target"] / queries_per_key["base"]) ** -0.5
+
+
+def is_key_or_value(name: str) -> bool:
+    return name.endswith((".k.weight", ".v.weight"))
+
+
 def rms(x: Tensor) -> float:
     return x.detach().square().mean().sqrt().item()
 
@@ -202,6 +222,8 @@ def test_rates_and_weight_decay_are_those_of_mup(kind, optimizer):
     assert {name for name, *_ in found} == {row.name for row in plan.rows}
     for name, lr, decay in found:
         shift = multiplier(name) ** K[optimizer]
+        if is_key_or_value(name):
+            shift /= key_rate(kind, optimizer)
         assert plan[name].lr == pytest.approx(lr * shift), name
         assert plan[name].weight_decay == pytest.approx(decay / shift), name
 
@@ -283,7 +305,12 @@ def both(kind: str, optimizer: str, eps: float = 1e-30) -> tuple[list[float], li
     eps is tiny here."""
     momentum: dict[str, Any] = {"momentum": 0.9} if optimizer == "sgd" else {}
     felt: dict[str, Any] = {} if optimizer == "sgd" else {"eps": eps}
-    plan, model = ours(kind, optimizer, **felt), theirs(kind)
+    keys = dict.fromkeys(("*.k.weight", "*.v.weight"), key_rate(kind, optimizer))
+    rates: dict[str, Any] = {}
+    if kind == "grouped":  # the product of rate and decay is the same in both
+        rates["lr"] = {"default": LR} | {name: LR * x for name, x in keys.items()}
+        rates["weight_decay"] = {"default": DECAY} | {name: DECAY / x for name, x in keys.items()}
+    plan, model = ours(kind, optimizer, **felt, **rates), theirs(kind)
     plan.apply()
     copy_effective(plan, model)
     other = MU[optimizer](model.parameters(), lr=LR, weight_decay=DECAY, **felt, **momentum)
