@@ -269,11 +269,31 @@ def test_fits_of_many_rows_equal_single_fits():
 def test_few_points_on_a_line_by_chance_have_the_noise_of_the_others():
     widths = torch.tensor([64, 128, 256, 512]).numpy()
     noise = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)).mul(0.1)
-    noise[0] = 0  # by chance
+    noise[0] *= 0.1  # by chance
     fits = fit_exponents(widths, noise.exp().numpy())
     assert sorted(fit.high - fit.low for fit in fits)[4] == pytest.approx(
         fits[0].high - fits[0].low
     )
+
+
+def test_a_row_without_noise_is_exact_beside_noisy_ones():
+    """The output of a norm has the same size with every seed: its few points lie on a line."""
+    widths = torch.tensor([16.0, 32, 64])
+    rows = torch.randn(9, 3, generator=torch.Generator().manual_seed(0)).mul(0.1).exp()
+    rows[0] = (1 - 1e-5 / widths) / widths  # eps of a norm leaves a little
+    fit = fit_exponents(widths.numpy(), rows.numpy())[0]
+    assert fit.high - fit.low < 0.01
+    assert verdict_on_fit(fit, Expected(-1.0, two_sided=True)).verdict == "PASS"
+    assert verdict_on_fit(fit, Expected(-0.5, two_sided=True)).verdict == "FAIL"
+
+
+@pytest.mark.parametrize("sizes", [3, 4, 7])
+def test_noise_passes_for_a_law_in_one_of_a_thousand_rows(sizes):
+    widths = 2.0 ** torch.arange(4, 4 + sizes)
+    noise = torch.randn(20_000, sizes, generator=torch.Generator().manual_seed(0)).mul(0.1)
+    reaches = torch.tensor([fit.high - fit.low for fit in fit_exponents(widths, noise.exp())])
+    narrow = reaches < reaches.median() * (1 - 1e-6)
+    assert float(narrow.double().mean()) == pytest.approx(1e-3, abs=5e-4)
 
 
 def test_a_deviation_that_fades_at_large_sizes_does_not_fail():

@@ -9,6 +9,10 @@ from support.mixtures import MixtureNet, moe
 from torch import nn
 
 import orderone as o1
+from orderone.observe.inventory import shapes_of
+from orderone.planning.base import from_module
+from orderone.planning.forward_facts import collect
+from orderone.planning.roles.experts import expert_parts, same_names
 
 FAMILIES = ("mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "olmoe")
 # a softmax over all experts, whose largest entries are not normalized again
@@ -113,6 +117,57 @@ def test_unknown_routing_is_refused_by_name():
 def test_at_base_size_nothing_changes():
     plan = _plan(MixtureNet(8), MixtureNet(8), inputs=X)
     assert all(row.factors == o1.rules.Factors() for row in plan.rows)
+
+
+# --- widths that are no numbers of experts --------------------------------------------------------
+
+
+class Products(nn.Module):
+    """A tensor of three axes next to a matrix that has one of its sizes."""
+
+    def __init__(self, width: int, equation: str, shape: tuple[int, int, int]):
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.mix = nn.ModuleDict({"beside": nn.Linear(width, width)})
+        self.mix.register_parameter("filters", nn.Parameter(torch.randn(shape) / width))
+        self.equation = equation
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        made = torch.einsum(self.equation, x, self.mix.get_parameter("filters"))
+        return self.head(torch.relu(self.mix["beside"](x)) * made.mean())
+
+
+@pytest.mark.parametrize(
+    ("equation", "width_out", "kinds"),
+    [
+        ("ti,iom->tom", 1, set()),  # the axis is summed: a width
+        ("ti,iom->tom", 2, set()),
+        ("ti,eoi->teo", 1, {"expert", "router"}),  # one matrix for each output beside
+    ],
+)
+def test_an_axis_that_is_summed_counts_no_experts(equation, width_out, kinds):
+    def build(width: int) -> Products:
+        last = width if equation.startswith("ti,e") else 3
+        return Products(width, equation, (width, width_out * width, last))
+
+    model = build(32)
+    base = build(8)
+    facts = collect(model, from_module(base), X)
+    shapes = shapes_of(model)
+    summed = facts.summed_axes(facts.traced_as(shapes))
+    parts = expert_parts(shapes, shapes_of(base), same_names(shapes), summed=summed)
+    assert {part.kind for part in parts.values()} == kinds
+
+
+@pytest.mark.parametrize(("router", "kinds"), [("pointwise", set()), ("router", {"expert"})])
+def test_without_a_forward_pass_two_equal_axes_are_widths(router, kinds):
+    """Unless the router is called so."""
+    shapes = {"layers.0.w": (32, 32, 3), f"layers.0.{router}.weight": (32, 32)}
+    base = {"layers.0.w": (8, 8, 3), f"layers.0.{router}.weight": (8, 8)}
+    parts = expert_parts(shapes, base, same_names(shapes))
+    assert {part.kind for part in parts.values() if part.kind == "expert"} == kinds
 
 
 # --- real networks --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import chdtri, ndtri, stdtrit
 
 from orderone.core.errors import InputError, switch
 from orderone.core.inputs import ArrayLike
@@ -17,6 +17,7 @@ from orderone.core.inputs import ArrayLike
 # without noise, the interval would otherwise be narrower than the rounding of the logarithms
 ROUNDING = 1e-9
 FEW = 6  # degrees of freedom below which the noise of one row is hardly known
+CHANCE = 1e-3  # rows that lie on a line with a lower probability do so by law
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,9 @@ def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.
 
     With few points, a row may lie on a line by chance, and its interval would be too narrow. Rows
     of one study have similar noise: with fewer than six degrees of freedom, no row counts as less
-    noisy than the median of all.
+    noisy than the median of all. Rows without noise are the exception: the output of a norm has a
+    size that does not depend on the seed. A row of usual noise is as near to a line as they are in
+    less than one of a thousand cases.
     """
     n = np.asarray(widths, float)
     y = np.log(np.asarray(sizes, float))
@@ -130,7 +133,7 @@ def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.
     coefficients = y @ design @ inverse
     residual = ((y - coefficients @ design.T) ** 2).sum(axis=1)
     if freedom < FEW:
-        residual = np.maximum(residual, np.median(residual))
+        residual = _at_least_usual(residual, freedom)
     deviations = np.sqrt(inverse[0, 0] * residual / freedom)
     reaches = stdtrit(freedom, (1 + confidence) / 2) * deviations + ROUNDING
     uppers = _upper_slopes(n, y)
@@ -139,6 +142,16 @@ def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.
         low = float(exponent - reach)
         fits.append(Fit(float(exponent), low, float(exponent + reach), float(upper)))
     return fits
+
+
+def _at_least_usual(residual: np.ndarray, freedom: int) -> np.ndarray:
+    """Return sums of squared residuals, none below the median, except those of rows without noise.
+
+    With the same noise in all rows, these sums are proportional to a chi-squared variable.
+    """
+    usual = np.median(residual)
+    least = usual * chdtri(freedom, 1 - CHANCE) / chdtri(freedom, 0.5)
+    return np.where(residual < least, residual, np.maximum(residual, usual))
 
 
 def _upper_slopes(n: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -116,6 +116,19 @@ class ForwardFacts:
             return _counterpart_names(shapes, self.shapes)
         return {}
 
+    def summed_axes(self, traced_as: Mapping[str, str]) -> dict[str, set[int]]:
+        """Return the axes over which products with a tensor sum, by name in the model.
+
+        `traced_as` is the result of the method of this name. Tensors that are used in no product
+        are left out.
+        """
+        summed: dict[str, set[int]] = {}
+        for name, traced in traced_as.items():
+            for layout in self.layouts.get(traced, ()):
+                if layout.kind == "matrix":
+                    summed.setdefault(name, set()).update(layout.fan_in)
+        return summed
+
     def power(self, name: str, kind: str) -> float:
         """Return the power of the width that multiplies a use of a tensor."""
         return self.powers.get((name, kind), 0.0)
@@ -260,7 +273,8 @@ def _experts_of(model: nn.Module, facts: ForwardFacts) -> dict[str, ExpertPart]:
     items = inventory(model)
     shapes = {name: item.shape for name, item in items.items()}
     declared = [name for name, item in items.items() if any(place.layout for place in item.places)]
-    return expert_parts(shapes, shapes, same_names(shapes), declared, facts.parallel)
+    summed = facts.summed_axes(facts.traced_as(shapes))
+    return expert_parts(shapes, shapes, same_names(shapes), declared, facts.parallel, summed)
 
 
 def output_modules(model: nn.Module) -> tuple[str, ...]:

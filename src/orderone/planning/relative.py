@@ -233,7 +233,12 @@ class _Comparison:
         names = {name: counterpart.name for name, counterpart in counterparts.items()}
         declared = [name for name, item in self.items.items() if declared_layouts(item)]
         return expert_parts(
-            self._shapes, self.base.shapes, names, declared, parallel=self.facts.parallel
+            self._shapes,
+            self.base.shapes,
+            names,
+            declared,
+            parallel=self.facts.parallel,
+            summed=self.facts.summed_axes(self.traced_as),
         )
 
     @cached_property

@@ -7,7 +7,10 @@ Experts are stored in two forms:
     fused    one tensor for all experts, whose first axis counts them: `experts.down_proj` (E, out,
              in), with biases (E, out). The word `expert` in its name tells, or a router next to it
              with as many outputs, if no module declares the axes (those of a convolution do not
-             count experts)
+             count experts). Any matrix next to it may be that router, unless the first axis is a
+             width: the forward pass sums over it, or, without a forward pass, another axis of the
+             tensor is as long (complex weights of a Fourier layer, `(in, out, modes)`). Next to a
+             width, only a router that is called so counts
     list     one module per expert: `experts.7.up.weight`, `experts.expert_7.up.weight`, or any list
              next to a router with as many outputs, whose members are known to be parallel; unless
              they are known, both must have grown, and the router be called so
@@ -52,16 +55,18 @@ def expert_parts(
     base_names: Mapping[str, str],
     declared: Collection[str] = (),
     parallel: Collection[str] = (),
+    summed: Mapping[str, Collection[int]] | None = None,
 ) -> dict[str, ExpertPart]:
     """Return the place of every tensor that belongs to a mixture of experts.
 
     `base_names` has the counterpart of every tensor, `declared` the tensors of several axes whose
-    modules declare their layout, `parallel` the lists whose members are not layers.
+    modules declare their layout, `parallel` the lists whose members are not layers, `summed` the
+    axes over which products with a tensor sum, where a forward pass showed them.
     """
     sizes: dict[str, tuple[Size, ...]] = {}
     for name, shape in shapes.items():
         sizes[name] = tuple(zip(base_shapes[base_names[name]], shape, strict=True))
-    parts = _fused(sizes, declared)
+    parts = _fused(sizes, declared, summed or {})
     parts |= _listed(sizes, _lengths(base_shapes), base_names, parallel)
     routers: dict[str, ExpertPart] = {}
     for block, count in {part.block: part.count for part in parts.values()}.items():
@@ -79,15 +84,20 @@ def same_names(shapes: Iterable[str]) -> dict[str, str]:
 
 
 def _fused(
-    sizes: Mapping[str, tuple[Size, ...]], declared: Collection[str]
+    sizes: Mapping[str, tuple[Size, ...]],
+    declared: Collection[str],
+    summed: Mapping[str, Collection[int]],
 ) -> dict[str, ExpertPart]:
     """Return the tensors of three axes that hold all experts of a block."""
     parts: dict[str, ExpertPart] = {}
     for name, axes in sizes.items():
         if len(axes) != 3 or name in declared or SHARED in name.lower():
             continue
-        module = _parent(name)
-        block = _block_of(name, module, axes[0], sizes)
+        if name in summed:
+            is_width = 0 in summed[name]
+        else:
+            is_width = axes[0] in axes[1:]
+        block = _block_of(name, axes[0], is_width, sizes)
         if block is not None:
             parts[name] = ExpertPart(EXPERT_PART, block, axes[0], 0)
     return parts
@@ -107,15 +117,18 @@ def _biases(
 
 
 def _block_of(
-    name: str, module: str, count: Size, sizes: Mapping[str, tuple[Size, ...]]
+    name: str, count: Size, is_width: bool, sizes: Mapping[str, tuple[Size, ...]]
 ) -> str | None:
     """Return the module that contains these experts and their router; None for other tensors."""
+    module = _parent(name)
     if EXPERT in module.rpartition(".")[2].lower():
         return _parent(module)
     for block in (module, _parent(module)):
         for other, axes in sizes.items():
-            beside = _parent(other) == module and not _is_named_router(other)  # perhaps a bias
-            if not beside and _is_router(other, block, count, axes):
+            beside = _parent(other) == module  # perhaps a bias
+            if (beside or is_width) and not _is_named_router(other):
+                continue
+            if _is_router(other, block, count, axes):
                 return block
     return module if EXPERT in name.lower() else None
 
