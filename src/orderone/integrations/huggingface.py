@@ -146,7 +146,7 @@ class SizesCallback(TrainerCallback):
         self.every = every
         self.modules = modules
         self.quantity = quantity
-        self.corridor: CorridorInput = CORRIDOR
+        self.corridor: tuple[float, float] = CORRIDOR
         self.trainer: Trainer | None = None
         self.monitor: SizeMonitor | None = None
 
@@ -232,7 +232,7 @@ class CorridorCallback(SizesCallback):
         corridor: CorridorInput = CORRIDOR,
     ):
         super().__init__(every, modules, quantity)
-        self.corridor = read_corridor(corridor)
+        self.corridor: tuple[float, float] = read_corridor(corridor)
 
     @property
     def reason(self) -> str | None:

@@ -59,12 +59,13 @@ class PlanCallback(Callback):
         quantity: str = "output",
         corridor: CorridorInput | None = None,
     ):
-        self.plan = instance(plan, Plan, "plan", "pass the result of orderone.plan")
+        self.plan: Plan = instance(plan, Plan, "plan", "pass the result of orderone.plan")
         self.every = every
         self.modules = modules
         self.quantity = quantity
         self.stops: bool = corridor is not None
-        self.corridor = read_corridor(CORRIDOR if corridor is None else corridor)
+        limits = CORRIDOR if corridor is None else corridor
+        self.corridor: tuple[float, float] = read_corridor(limits)
         self.monitor: SizeMonitor | None = None
         self._start: dict[str, float] = {}  # sizes at the start of a training that continues
         if self.stops and every is None:

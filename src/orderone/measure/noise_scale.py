@@ -70,12 +70,12 @@ class NoiseMeter:
     """Gather gradients of backward passes; a step has several passes of the same size."""
 
     def __init__(self, parameters: Mapping[str, Tensor], samples: int):
-        self.parameters = [p for p in parameters.values() if p.requires_grad]
+        self.parameters: list[Tensor] = [p for p in parameters.values() if p.requires_grad]
         self.samples = samples  # in one pass
-        self.signal = 0.0
-        self.noise = 0.0
-        self.steps = 0  # with two passes or more
-        self.passes = 0  # in all of these steps
+        self.signal: float = 0.0
+        self.noise: float = 0.0
+        self.steps: int = 0  # with two passes or more
+        self.passes: int = 0  # in all of these steps
         self._sums: dict[Tensor, Tensor] = {}
         self._counts: dict[Tensor, int] = {}
         self._squares: list[Tensor] = []

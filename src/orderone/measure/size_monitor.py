@@ -103,7 +103,9 @@ class SizeMonitor:
     ):
         self.first: int = count(first, "first", least=0)
         self.start: dict[str, float] = {}  # RMS at the start; restore it to continue a training
-        self.low, self.high = read_corridor(corridor)
+        low, high = read_corridor(corridor)
+        self.low: float = low
+        self.high: float = high
         self.quantity: str = one_of(quantity, QUANTITIES, "quantity")
         self.sizes: list[Size] = []
         self.outside: str | None = None  # why a size is outside its corridor

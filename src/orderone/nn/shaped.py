@@ -155,7 +155,7 @@ class TransformedActivation(nn.Module):
     beta: float
     gamma: float
     delta: float
-    gain = 1.0
+    gain: float = 1.0
 
     def __init__(self, phi: Phi, alpha: Number, beta: Number, gamma: Number, delta: Number):
         super().__init__()
