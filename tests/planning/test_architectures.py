@@ -6,6 +6,8 @@ from fractions import Fraction
 import pytest
 from support.architectures import ARCHITECTURES
 
+from orderone.core.errors import code_of
+
 BASE, WIDTH = 32, 128
 # powers of 1/n in initial size and learning rate of Adam
 ADAM = {
@@ -49,4 +51,9 @@ def test_a_planned_network_passes_the_coordinate_check(name):
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "muon"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_planned_network_passes_the_coordinate_check(name, optimizer):
-    passes(name, optimizer)
+    if (name, optimizer) == ("two towers", "sgd"):
+        # A norm divides the outputs of readouts, which start like n^-1/2: changes do grow.
+        check = ARCHITECTURES[name].check(optimizer, seeds=2)
+        assert [code_of(cause) for cause in check.causes] == ["normalized-readout"]
+    else:
+        passes(name, optimizer)

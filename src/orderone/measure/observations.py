@@ -85,16 +85,18 @@ class Observations:
         """Number of updates that all complete runs have made."""
         return min((run.steps for run in self.complete), default=0)
 
-    def first_update(self, name: str, since: int = 0) -> int:
+    def first_update(self, name: str, since: int = 0, resolution: float = 0.0) -> int:
         """Return the first step in which a gradient changes the tensor in every run, or -1.
 
         Schedules and tensors may start at zero; before that step only weight decay changes them.
+        Updates below `resolution` times the initial weights do not count.
         """
+        weights = self.at(name, Quantity.WEIGHT, 0)
         for step in range(since, self.steps):
             gradients = self.at(name, Quantity.GRADIENT, step).values()
-            updates = self.at(name, Quantity.UPDATE, step).values()
-            sizes = [moments.rms for moments in (*gradients, *updates)]
-            if sizes and min(sizes) > FAINT:
+            updates = self.at(name, Quantity.UPDATE, step)
+            sizes = [moments.rms for moments in (*gradients, *updates.values())]
+            if sizes and min(sizes) > FAINT and _are_resolved(updates, weights, resolution):
                 return step
         return -1
 
@@ -176,6 +178,16 @@ class Observations:
 
 def _moments_of_number(value: float) -> Moments:
     return Moments(1, value * value, value, value, float(math.isfinite(value)))
+
+
+def _are_resolved(
+    updates: Mapping[RunKey, Moments], weights: Mapping[RunKey, Moments], resolution: float
+) -> bool:
+    """Return whether all updates are larger than the rounding of the weights that they change."""
+    for run, update in updates.items():
+        if run in weights and update.rms < resolution * weights[run].rms:
+            return False
+    return True
 
 
 def _can_be_fitted(run_keys: Iterable[RunKey]) -> bool:

@@ -16,7 +16,7 @@ from orderone.measure.judge.causes import likely_causes, read_context
 from orderone.measure.judge.expectations import Expectations, common_part
 from orderone.measure.judge.quantities import TABLE, When
 from orderone.measure.judge.settings import SettingsJudge
-from orderone.measure.judge.thresholds import CANCELLED, COMMON, FEW, VANISHING
+from orderone.measure.judge.thresholds import CANCELLED, COMMON, FEW, RESOLUTION, VANISHING
 from orderone.measure.judge.untrained import untrained_tensors
 from orderone.measure.judge.verdict import (
     SYMBOLS,
@@ -142,7 +142,8 @@ class _Fits:
     def _is_due(self, name: str, when: When, step: int) -> bool:
         if when != When.FIRST_UPDATE:
             return True
-        return step == self.study.observations.first_update(name, self.study.first_step)
+        first = self.study.observations.first_update(name, self.study.first_step, RESOLUTION)
+        return step == first
 
     def _judgement(
         self, name: str, quantity: Quantity, step: int, fit: Fit, expected: Expected

@@ -73,6 +73,12 @@ THRESHOLDS: dict[str, Threshold] = {
         "relative to the median gradient: smaller gradients are rounding errors",
         "single precision has 7 digits (a bias of keys, to which softmax is invariant)",
     ),
+    "resolution": Threshold(
+        1e-7,
+        "relative to the initial weights: smaller updates cannot be measured",
+        "single precision rounds a weight to 7 digits, and an update is the difference of two"
+        " weights (a branch whose gate starts at zero, under SGD)",
+    ),
     "cancelled": Threshold(
         1e-4,
         "relative to a random sum: smaller sums are rounding errors",
@@ -102,6 +108,7 @@ WIDE = THRESHOLDS["wide"].value
 FADES = THRESHOLDS["fades"].value
 FEW = int(THRESHOLDS["few sizes"].value)
 VANISHING = THRESHOLDS["vanishing"].value
+RESOLUTION = THRESHOLDS["resolution"].value
 CANCELLED = THRESHOLDS["cancelled"].value
 DAMPED = THRESHOLDS["damped"].value
 NEGLIGIBLE = THRESHOLDS["negligible"].value
