@@ -35,13 +35,12 @@ from orderone.measure.check import Check
 from orderone.measure.fit import Fit
 from orderone.measure.inputs import Progress, SizesInput
 from orderone.measure.judge.judging import vanishing_gradients
-from orderone.measure.judge.settings import slope
+from orderone.measure.judge.settings import known_line, slope
 from orderone.measure.judge.thresholds import EXACT, FEW
 from orderone.measure.judge.verdict import (
     Expected,
     Finding,
     Judgement,
-    Reason,
     Verdict,
     verdict_on_fit,
 )
@@ -510,16 +509,4 @@ def _known(
     if abs(exponent - predicted) > EXACT:
         verdict = Verdict.FAIL
         cause = f"{quantity.value} scales like {exponent:+.2f}, the rule requires {predicted:+.2f}"
-    return Judgement(
-        name,
-        quantity,
-        0,
-        exponent,
-        exponent,
-        exponent,
-        predicted,
-        verdict,
-        cause,
-        role,
-        Reason.SETTING,
-    )
+    return known_line(name, quantity, exponent, predicted, verdict, cause, role)

@@ -143,6 +143,13 @@ class Algorithm:
             return tuple(float(beta) for beta in value)
         return None if value is None else (float(value),)
 
+    def with_betas(self, betas: tuple[float, ...] | None) -> dict[str, float | tuple[float, ...]]:
+        """Return the setting of a group that holds these betas; empty if there is none."""
+        if self.averages is None or betas is None:
+            return {}
+        first, *others = betas
+        return {self.averages: betas if others else first}
+
     def has_setting(self, name: str) -> bool:
         """Return whether the constructor takes this keyword."""
         return takes_keyword(self.user_class or self.torch_class, name)

@@ -175,11 +175,9 @@ class Row:
     @property
     def averages(self) -> dict[str, float | tuple[float, ...]]:
         """Betas of the optimizer's averages as a setting of its groups; empty if none changes."""
-        setting = None if self.betas is None else record_named(self.optimizer).averages
-        if setting is None or self.betas is None:
+        if self.betas is None:
             return {}
-        first, *others = self.betas
-        return {setting: self.betas if others else first}
+        return record_named(self.optimizer).with_betas(self.betas)
 
     @property
     def rule_std(self) -> float:

@@ -94,7 +94,7 @@ class SettingsJudge:
             return  # no step changes it: `untrained_tensors` judges it
         if zero:
             cause = f"the learning rate is zero at {self.study.axis} {zero[0]}, but not at others"
-            yield _line(name, Quantity.RATE, math.nan, math.nan, Verdict.FAIL, cause, row.role)
+            yield known_line(name, Quantity.RATE, math.nan, math.nan, Verdict.FAIL, cause, row.role)
             return
         law = record_named(row.optimizer).update_law
         rate = slope(rates)
@@ -112,7 +112,7 @@ class SettingsJudge:
                 f"the learning rate scales like {self._power(rate)}, the rule requires"
                 f" {self._power(required)}"
             )
-        line = _line(name, Quantity.RATE, rate, required, verdict, cause, row.role)
+        line = known_line(name, Quantity.RATE, rate, required, verdict, cause, row.role)
         multiplier = theory.exponent(name, lambda row: row.factors.gauge)
         weight = float(law.gauge_weight)
         if line.verdict == Verdict.FAIL and multiplier and weight:
@@ -228,7 +228,7 @@ class SettingsJudge:
                 f"weight_decay scales like {self._power(exponent)}; relative to the gradient, with"
                 f" which it is normalized, it should scale like {self._power(required)}"
             )
-        yield _line(name, Quantity.PENALTY, exponent, required, verdict, cause, row.role)
+        yield known_line(name, Quantity.PENALTY, exponent, required, verdict, cause, row.role)
 
     def _decay_of_zeros(self, name: str, row: Row, rate: float) -> Iterator[Judgement]:
         """Judge the decay of tensors that start at zero, where no shrinkage can be measured."""
@@ -246,7 +246,7 @@ class SettingsJudge:
         if abs(exponent - predicted) > EXACT:
             verdict = Verdict.FAIL
             cause = f"lr times weight_decay scales like {self._power(exponent)}"
-        yield _line(name, Quantity.DECAY, exponent, predicted, verdict, cause, row.role)
+        yield known_line(name, Quantity.DECAY, exponent, predicted, verdict, cause, row.role)
 
     def _eps(self, name: str, row: Row, theory: Theory, gauge: float) -> Iterator[Judgement]:
         """Judge eps where it is not small compared with the gradient, in the largest models."""
@@ -269,7 +269,7 @@ class SettingsJudge:
                 f"eps scales like {self._power(exponent)} and is {sizes[largest] / gradient:.2g}"
                 f" times the gradient, which scales like {self._power(required)}"
             )
-        yield _line(name, Quantity.EPS, exponent, required, verdict, cause, row.role)
+        yield known_line(name, Quantity.EPS, exponent, required, verdict, cause, row.role)
 
     def _gradient_at(self, name: str, size: int) -> float:
         """Return the largest RMS of a gradient over all steps at one size."""
@@ -336,7 +336,9 @@ class SettingsJudge:
                         f" {max(values.values()):.6g}; it must be the same at every"
                         f" {self.study.axis}"
                     )
-                    line = _line(tensor, Quantity.SETTINGS, math.nan, 0.0, Verdict.FAIL, cause, "")
+                    line = known_line(
+                        tensor, Quantity.SETTINGS, math.nan, 0.0, Verdict.FAIL, cause, ""
+                    )
                     yield line
                     break
 
@@ -402,7 +404,7 @@ def _constants(model: nn.Module) -> dict[str, float]:
     return sizes
 
 
-def _line(
+def known_line(
     name: str,
     quantity: Quantity,
     exponent: float,

@@ -42,11 +42,9 @@ class Group:
     @property
     def averages(self) -> dict[str, float | tuple[float, ...]]:
         """Betas of the optimizer's averages as options of the optimizer."""
-        name = None if self.betas is None else record_named(self.optimizer).averages
-        if name is None or self.betas is None:
+        if self.betas is None:
             return {}
-        first, *others = self.betas
-        return {name: self.betas if others else first}
+        return record_named(self.optimizer).with_betas(self.betas)
 
 
 @dataclass(frozen=True)
