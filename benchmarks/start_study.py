@@ -1,6 +1,7 @@
 """Starts compared: keep, fan-in, zero-readout and completep, on four architectures.
 
     python benchmarks/start_study.py STORE CSV [--pieces table,study,depth] [--minutes 9]
+        [--architectures llama,gpt2,vit,t5] [--optimizers adamw,muon]
 
 The protocol was written before the results: docs/choosing-the-start.md, "The study". All models are
 unmodified ones of Hugging Face with four layers and heads of 64 (32 for images), in bfloat16 on a
@@ -10,8 +11,8 @@ only what is missing, and stops before a piece that would not end in time.
 
     table    Llama, AdamW, 400 steps of 16 x 256 bytes of Python code, widths 128 and 1024: muP and
              `standard` with rates from width 128 and tuned at width 1024; three seeds
-    study    four architectures x AdamW and Muon x widths 128 and 512, six rates, two seeds; and
-             `standard` with the models' own start, tuned at width 512
+    study    four architectures x AdamW and Muon x widths 128 and 512, six rates, three seeds (Muon
+             two); and `standard` with the models' own start, tuned at width 512
     depth    Llama of 4 and 16 layers, depth="completep"
 
     --images FILE           images and labels of `--pack`; without it, scikit-learn's digits
@@ -47,7 +48,8 @@ HEAD = 16 if TINY else 64
 BATCH = 2 if TINY else 16
 STEPS, TABLE_STEPS = (4, 4) if TINY else (250, 400)
 LENGTH, TABLE_LENGTH = (16, 16) if TINY else (128, 256)
-SEEDS, TABLE_SEEDS = (range(2), range(2)) if TINY else (range(2), range(3))
+SEEDS = {"adamw": range(2 if TINY else 3), "muon": range(2)}
+TABLE_SEEDS = range(2 if TINY else 3)
 STARTS = ("keep", "fan-in", "zero-readout", "completep")
 # a tied readout cannot be zero
 TIED_STARTS = ("keep", "fan-in", "zero-residual", "completep")
@@ -237,13 +239,13 @@ def _study(optimizer: str) -> Iterator[Piece]:
             rates = {"lr.muon": powers(-9), "lr.adamw": [2.0**-8]}
             low = {"lr.muon": powers(-9), "lr.adamw": [2.0**-9]}
         shared = {"optimizer": optimizer, "steps": STEPS}
-        for width, seconds in ((BASE, 12), (WIDE, 35 if optimizer == "adamw" else 50)):
+        for width, seconds in ((BASE, 15), (WIDE, 50)):
             yield Piece(
                 name="study",
                 architecture=name,
                 build=model.build,
                 task=model.task,
-                space={**rates, "init": model.starts, "seed": SEEDS, "rule": ["mup"]},
+                space={**rates, "init": model.starts, "seed": SEEDS[optimizer], "rule": ["mup"]},
                 sizes={"widths": [width]},
                 seconds=seconds,
                 options=shared,
@@ -253,21 +255,21 @@ def _study(optimizer: str) -> Iterator[Piece]:
             architecture=name,
             build=model.build,
             task=model.task,
-            space={**low, "init": ["keep"], "seed": SEEDS, "rule": ["standard"]},
+            space={**low, "init": ["keep"], "seed": SEEDS[optimizer], "rule": ["standard"]},
             sizes={"widths": [WIDE]},
-            seconds=15,
+            seconds=20,
             options=shared,
         )
 
 
 def _depth() -> Iterator[Piece]:
-    for depth, seconds in ((LAYERS, 15), (DEEP, 45)):
+    for depth, seconds in ((LAYERS, 20), (DEEP, 65)):
         yield Piece(
             name="depth",
             architecture="llama",
             build=llama,
             task=text,
-            space={"lr": powers(-11), "init": STARTS, "seed": SEEDS, "rule": ["mup"]},
+            space={"lr": powers(-11), "init": STARTS, "seed": SEEDS["adamw"], "rule": ["mup"]},
             sizes={"widths": [BASE], "depths": [depth]},
             seconds=seconds,
             options={"optimizer": "adamw", "steps": STEPS, "depth": "completep"},
@@ -411,6 +413,18 @@ def made_with() -> dict[str, Any]:
     }
 
 
+def is_wanted(piece: Piece) -> bool:
+    """Return whether the options of the command line ask for this piece."""
+    pieces = option("--pieces", "table,study,depth").split(",")
+    architectures = option("--architectures", ",".join(ARCHITECTURES)).split(",")
+    optimizers = option("--optimizers", "adamw,muon").split(",")
+    return (
+        piece.name in pieces
+        and piece.architecture in architectures
+        and piece.options["optimizer"] in optimizers
+    )
+
+
 def main() -> None:
     """Run the pieces of the command line."""
     if "--pack" in sys.argv:
@@ -421,8 +435,7 @@ def main() -> None:
         return
     store, csv = sys.argv[1:3]
     minutes = float(option("--minutes", "60"))
-    wanted = option("--pieces", "table,study,depth").split(",")
-    pieces = [piece for piece in all_pieces() if piece.name in wanted]
+    pieces = [piece for piece in all_pieces() if is_wanted(piece)]
     trials = sum(piece.trials for piece in pieces)
     estimate = sum(piece.seconds for piece in pieces) / 60
     print(
