@@ -272,6 +272,11 @@ def local_tensor(x: Tensor) -> Tensor:
     return getattr(x, "_local_tensor", x)
 
 
+def sparse_values(x: Tensor) -> Tensor:
+    """Return the values of a sparse tensor, to be changed in place: scale of the loss. All."""
+    return x._values()  # `values` refuses tensors that are not coalesced
+
+
 def first_local_row(x: Tensor, axis: int) -> int:
     """Return where the local part of a tensor begins along an axis: learning rates of rows. All."""
     if not hasattr(x, "device_mesh"):

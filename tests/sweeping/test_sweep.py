@@ -295,7 +295,7 @@ def refused(changed: dict[str, Any], error: Any) -> Any:
         ({"rule": "mupp"}, "unknown-name", "rule", "did you mean 'mup'"),
         ({"schedule": "cosin"}, "unknown-name", "schedule", "'cosine'"),
         ({"warmup": 7}, "invalid-argument", "warmup", "at most steps = 6"),
-        ({"precision": "float16"}, "unknown-name", "precision", "bfloat16"),
+        ({"precision": "half"}, "unknown-name", "precision", "float16"),
         ({"executor": "cloud"}, "unknown-name", "executor", "processes"),
         ({"workers": 3}, "invalid-argument", "workers", 'executor="processes"'),
         ({"address": "auto"}, "invalid-argument", "address", 'executor="ray"'),

@@ -345,7 +345,7 @@ def on_meta() -> o1.Plan:
             "checkpoint",
             "the folder /dev/null/no ",
         ),
-        ({"precision": "float16"}, "unknown-name", "precision", "bfloat16"),
+        ({"precision": "half"}, "unknown-name", "precision", "float16"),
         ({"schedule": "cos"}, "unknown-name", "schedule", "cosine"),
         ({"warmup": 100}, "invalid-argument", "warmup", "at most steps = 4"),
         ({"sinks": "log.txt"}, "invalid-argument", "sinks", ".jsonl"),

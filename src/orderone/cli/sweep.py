@@ -160,7 +160,7 @@ def sweep(
         data: Data for --builder: package.module:name of a DataLoader, a list of batches, a data
             set (with --batch), a task, a function of (step, seed) that returns a batch, or a
             function without arguments that returns one of these.
-        precision: float32, bfloat16 (autocast) or float64.
+        precision: float32, bfloat16 or float16 (autocast), or float64.
         device: cpu or cuda. Default: cuda if there is a GPU.
         store: SQLite file for the results.
         executor: Where trials run: here (this process), processes or ray. Default: here.

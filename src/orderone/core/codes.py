@@ -853,6 +853,18 @@ SWEEP: dict[str, str] = {
     ),
 }
 TRAIN: dict[str, str] = {
+    "float16-parameters": (
+        "The precision float16 is mixed precision: parameters in float32, operations in float16,"
+        " and a scaled loss. This model has parameters in float16, as after model.half(); their"
+        " gradients would underflow when the scale is divided out. Build the model in float32, or"
+        " use precision='float32', which computes in the precision of the parameters."
+    ),
+    "updates-skipped": (
+        "In float16, an update whose gradients overflow is left out, and the scale of the loss is"
+        " halved. A few of these at the start are normal. Here so many were left out that trials"
+        " made clearly fewer updates than others. Use precision='bfloat16', which has the range of"
+        " float32, or a smaller learning rate."
+    ),
     "training-data-expected": (
         "The argument data is none of the accepted forms: a DataLoader, an iterable of batches, a"
         " data set with batch_size, a task of orderone.data, a function of (step, seed) that"

@@ -46,12 +46,12 @@ class FusedAdam(TensorUpdates):
         self, gradients: Mapping[str, Tensor], t: Mapping[str, Tensor], factor: Tensor
     ) -> None:
         gradients_of: dict[str, tuple[Tensor, ...]] = {}
-        times: dict[str, Tensor] = {}
+        times: dict[str, tuple[Tensor, ...]] = {}
         for name in self.parameters:
             if name in gradients:
                 # the kernel ignores strides
                 gradients_of[name] = gradients[name].contiguous().unbind()
-                times[name] = t[name].float()
+                times[name] = t[name].float().unbind()
         for values, places in self._calls.items():
             used = [(name, member) for name, member in places if name in gradients_of]
             if not used:
@@ -64,7 +64,7 @@ class FusedAdam(TensorUpdates):
                 [self._views[name].first[member] for name, member in used],
                 [self._views[name].second[member] for name, member in used],
                 [],
-                [times[name] for name, _ in used],
+                [times[name][member] for name, member in used],
                 amsgrad=False,
                 maximize=False,
                 **options,

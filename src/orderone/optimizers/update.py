@@ -31,8 +31,8 @@ class TensorUpdates(ABC):
     ) -> None:
         """Update the tensors that have a gradient.
 
-        `t` counts the updates of each tensor, this one included; `factor` multiplies all learning
-        rates.
+        `t` counts the updates of each tensor by member, (K,), this one included; `factor`
+        multiplies all learning rates.
         """
 
 

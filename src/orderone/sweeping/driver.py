@@ -1,6 +1,6 @@
 """Loop of a sweep: ask the sampler for trials, run those that are missing, store outcomes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,8 @@ OF_ALL_TRIALS = (
     *("complex-tensors", "needs-closure", "scripted-model", "sparse-gradients"),
 )
 MOST_FAILURES = 3  # failed trials that get a note each
+FEW_SKIPPED = 8  # updates that float16 may leave out until the scale of the loss has settled
+SHARE_SKIPPED = 0.02  # of all updates, later
 
 
 @dataclass
@@ -171,6 +173,7 @@ class Driver:
             more = f"{len(failures) - MOST_FAILURES} more trials failed; see the column 'error'"
             notes.append(with_code(more, "trial-failed"))
         notes += self._data_notes()
+        notes += _skipped_notes(outcomes.values())
         for reason in not_stacked:  # ends with a code
             notes.append(f"not stacked, trained one after another: {reason}")
         for reason in not_compiled:
@@ -194,6 +197,25 @@ class Driver:
             needed = self.job.settings_of(trial).steps * self.job.accumulate
             notes.update(dict.fromkeys(self.job.source(trial).notes_on(needed)))
         return list(notes)
+
+
+def _skipped_notes(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return a note if trials in float16 left out many updates, because gradients overflowed."""
+    most = 0
+    trials = 0
+    for outcome in outcomes:
+        skipped = outcome.facts.get("skipped updates")
+        usual = FEW_SKIPPED + SHARE_SKIPPED * len(outcome.losses)
+        if outcome.status == "done" and isinstance(skipped, int) and skipped > usual:
+            trials += 1
+            most = max(most, skipped)
+    if not trials:
+        return []
+    text = (
+        f"{trials} trials left out up to {most} updates, because gradients overflowed in float16;"
+        " use precision='bfloat16', or smaller learning rates"
+    )
+    return [with_code(text, "updates-skipped")]
 
 
 def check_batch(job: Job, trials: list[Trial]) -> None:

@@ -121,7 +121,7 @@ class Job:
     warmup: int = 0
     clip: float | None = None
     accumulate: int = 1
-    precision: str = "float32"  # or bfloat16 (autocast), float64
+    precision: str = "float32"  # or bfloat16, float16 (autocast), float64
     evaluate_every: int | None = None  # None: held-out loss at the end only
     batch_size: int | None = None  # None: that of the data
     sweeps_steps: bool = False  # trials set their steps; `steps` is the largest number

@@ -46,7 +46,7 @@ class Training:
         warmup: Steps during which that factor rises to 1.
         clip: Largest norm of the gradient; a larger gradient is scaled down.
         accumulate: Batches per update.
-        precision: float32, bfloat16 (autocast) or float64.
+        precision: float32, bfloat16 or float16 (autocast), or float64.
         evaluate_every: Steps between held-out losses; by default at the end only.
     """
 

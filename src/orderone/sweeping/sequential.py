@@ -60,6 +60,13 @@ def _train(job: Job, trial: Trial, report: Report | None, folder: Path | None) -
         if checkpoint is not None:
             checkpoint.restore(loop)
         loop.run(checkpoint)
+    facts: dict[str, object] = {
+        "engine": "alone",
+        "device": str(loop.world.device),
+        "graph": isinstance(loop.step, ReplayedStep) and loop.step.replays,
+    }
+    if loop.step.scale is not None:
+        facts["skipped updates"] = int(loop.step.scale.skipped)
     return make_outcome(
         trial.key,
         loop.losses,
@@ -68,11 +75,7 @@ def _train(job: Job, trial: Trial, report: Report | None, folder: Path | None) -
         diverged_at=loop.diverged_at,
         stopped_at=loop.stopped_at,
         seconds=loop.seconds,
-        facts={
-            "engine": "alone",
-            "device": str(loop.world.device),
-            "graph": isinstance(loop.step, ReplayedStep) and loop.step.replays,
-        },
+        facts=facts,
     )
 
 
@@ -122,6 +125,7 @@ def make_step(job: Job, trial: Trial, member: Member, kind: type[Step]) -> Step:
         source=job.source(trial),
         data_seed=member.data_seed,
         loss_function=job.loss or job.data.loss,
+        scale=job.settings.loss_scale(torch.device(job.device)),
     )
 
 

@@ -150,7 +150,7 @@ def sweep(
             steps during which it rises to 1.
         clip: Largest norm of the gradient; a larger gradient is scaled down.
         accumulate: Batches per update.
-        precision: float32, bfloat16 (autocast) or float64.
+        precision: float32, bfloat16 or float16 (autocast), or float64.
         evaluate_every: Steps between held-out losses; by default at the end only.
         store: File for results (SQLite). The same call with the same store runs only what is
             missing.

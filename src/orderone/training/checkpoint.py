@@ -272,10 +272,24 @@ def changed_tensor(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str
     return None
 
 
+def progress(loop: "TrainingLoop") -> Record:
+    """Return the numbers of a training, for a record."""
+    numbers: Record = {
+        "losses": list(loop.losses),
+        "evaluation": list(loop.evaluation),
+        "seconds": loop.seconds,
+    }
+    if loop.step.scale is not None:
+        numbers["loss_scale"] = loop.step.scale.numbers()
+    return numbers
+
+
 def restore_progress(loop: "TrainingLoop", record: Record) -> None:
     loop.losses = list(record["losses"])
     loop.seconds = float(record["seconds"])
     loop.evaluation = read_evaluation(record["evaluation"])
+    if loop.step.scale is not None:
+        loop.step.scale.restore(record["loss_scale"])
 
 
 def pack(tree: object, tensors: dict[str, Tensor], name: str) -> object:

@@ -99,8 +99,9 @@ def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
     if size > LARGEST:
         return None
     try:
-        module, optimizer = copy.deepcopy((module, loop.step.optimizer))
+        parts = (module, loop.step.optimizer, loop.step.scale)
+        module, optimizer, scale = copy.deepcopy(parts)
     except Exception:  # objects of the user may raise anything
         return None
-    step = replace(loop.step, module=module, forward=module, optimizer=optimizer)
+    step = replace(loop.step, module=module, forward=module, optimizer=optimizer, scale=scale)
     return TrainingLoop(step, check_each_loss=loop.check_each_loss)

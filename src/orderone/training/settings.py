@@ -10,22 +10,15 @@ from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name
 from orderone.training.inputs import Device
+from orderone.training.loss_scale import LossScale
 from orderone.training.schedule import Factor
 
-PRECISIONS = ("float32", "bfloat16", "float64")
+PRECISIONS = ("float32", "bfloat16", "float16", "float64")
+HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # by autocast
 
 
 def read_precision(precision: Name) -> str:
     """Return the name of a precision; raise an InputError if it is not supported."""
-    if precision == "float16":
-        raise InputError(
-            "precision: float16 is not supported, because its gradients underflow without a loss"
-            f" scale; expected one of {', '.join(PRECISIONS)}. Use bfloat16, which has the range of"
-            " float32; or train with torch.autocast and torch.amp.GradScaler yourself, with"
-            " plan.optimizer()",
-            "unknown-name",
-            argument="precision",
-        )
     return one_of(precision, PRECISIONS, "precision")
 
 
@@ -57,10 +50,21 @@ class Settings:
         """Data type of the parameters; None leaves them as they are."""
         return torch.float64 if self.precision == "float64" else None
 
+    @property
+    def half(self) -> torch.dtype | None:
+        """Precision of autocast; None without autocast."""
+        return HALF.get(self.precision)
+
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        if self.precision == "bfloat16":
-            return torch.autocast(device.type, torch.bfloat16)
-        return nullcontext()
+        if self.half is None:
+            return nullcontext()
+        return torch.autocast(device.type, self.half)
+
+    def loss_scale(self, device: torch.device) -> LossScale | None:
+        """Return a new scale of the loss for one training; None if its precision needs none."""
+        if self.half == torch.float16:
+            return LossScale(device)
+        return None
 
 
 def cast_model(model: nn.Module, device: torch.device, dtype: torch.dtype | None) -> None:

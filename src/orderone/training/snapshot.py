@@ -25,9 +25,7 @@ def snapshot(loop: TrainingLoop) -> Content:
     for kind, state in checkpoints.random_states(loop.world.device).items():
         tensors[f"random.{kind}"] = state
     record: Record = {
-        "losses": loop.losses,
-        "evaluation": loop.evaluation,
-        "seconds": loop.seconds,
+        **checkpoints.progress(loop),
         "optimizer": checkpoints.pack(optimizer, tensors, "optimizer"),
         "extra": checkpoints.pack(extra, tensors, "extra"),
     }

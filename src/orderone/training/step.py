@@ -2,7 +2,8 @@
 
 1. Set the learning rate of every group: its initial rate times the factor of the schedule.
 2. Average the gradients of `accumulate` batches.
-3. Clip their norm at `clip`, and let the optimizer make a step.
+3. In float16, divide them by the scale of the loss; leave out the update if one is not finite.
+4. Clip their norm at `clip`, and let the optimizer make a step.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Loss, loss_of
 from orderone.optimizers.registry import set_training_mode
+from orderone.training.loss_scale import LossScale
 from orderone.training.modes import evaluation_mode
 from orderone.training.settings import Settings
 from orderone.training.source import Batch, Source, moved
@@ -35,6 +37,7 @@ class Step:
     source: Source
     data_seed: int
     loss_function: Loss | None
+    scale: LossScale | None = None  # in float16
 
     def backward(self, step: int) -> list[Tensor]:
         """Compute the gradients of update `step`; return the loss of each of its batches."""
@@ -57,10 +60,35 @@ class Step:
         share = loss
         if self.settings.accumulate > 1:
             share = loss / self.settings.accumulate
+        if self.scale is not None:
+            share = self.scale.scaled(share)
         share.backward()
         return loss.detach()
 
     def apply(self) -> Tensor | None:
+        """Unscale and clip the gradients and update the parameters; return the norm, if known.
+
+        It is known if `clip` is set and the update was made.
+        """
+        if self.unscale():
+            return self.update()
+        return None
+
+    def unscale(self) -> bool:
+        """Divide the gradients by the scale of the loss; return whether all are finite.
+
+        Gradients without a scale are not read: the result is True.
+        """
+        if self.scale is None:
+            return True
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        finite = self.scale.unscale(gradients)
+        if self.world.size > 1:  # shards of the same gradients may be finite
+            finite = torch.tensor(not self.world.any(not bool(finite)), device=finite.device)
+        self.scale.update(finite)
+        return bool(finite)
+
+    def update(self) -> Tensor | None:
         """Clip the gradients and update the parameters; return the norm if `clip` is set."""
         norm = None
         if self.settings.clip is not None:

@@ -99,7 +99,8 @@ def train(
         schedule, warmup, final: Factor of all learning rates; see `orderone.training.schedule`.
         accumulate: Batches per update.
         clip: Largest norm of the gradient; a larger gradient is scaled down.
-        precision: float32, bfloat16 (autocast) or float64.
+        precision: float32, bfloat16 or float16 (autocast), or float64. In float16 the loss is
+            scaled as by torch.amp.GradScaler, and updates whose gradients overflow are left out.
         seed: Seed of the data and of dropout, and of the values that a start (`init`) draws.
         evaluate_every: Updates between held-out losses; by default at the end only.
         report_every: Updates between reports to `sinks`.
@@ -230,6 +231,7 @@ def _prepare(
         source=source,
         data_seed=seed,
         loss_function=loss or source.loss,
+        scale=settings.loss_scale(world.device),
     )
 
 

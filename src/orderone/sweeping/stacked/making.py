@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
-
 from orderone.sweeping.job import Job
 from orderone.sweeping.member import Member
 from orderone.training.stacked.stack import Stack
@@ -15,7 +13,7 @@ def make_stack(job: Job, members: Sequence[Member]) -> Stack:
         [member.optimizer() for member in members],
         loss=job.loss or job.data.loss,
         device=job.device,
-        precision=torch.bfloat16 if job.precision == "bfloat16" else None,
+        precision=job.settings.half,
         clip=job.clip,
         compile=bool(job.compile),
     )

@@ -249,6 +249,8 @@ class StackedTraining:
         }
         if self.captured is not None and self.captured.compile_error:
             facts["not compiled"] = self.captured.compile_error
+        if self.stack.scale is not None:
+            facts["skipped updates"] = int(self.stack.scale.skipped[self.slots.index(trial)])
         return make_outcome(
             trial.key,
             self.losses[trial.key],

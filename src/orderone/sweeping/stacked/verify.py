@@ -32,6 +32,7 @@ from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.trial import Trial
 from orderone.torch_compat import tree_leaves, tree_map
+from orderone.training.loss_scale import START
 from orderone.training.source import Batch, moved
 from orderone.training.stacked.culprit import first_deviating_module
 from orderone.training.stacked.errors import NotStackable
@@ -59,6 +60,8 @@ NUDGES = 2  # stand-alone runs that round otherwise
 # falls on the other side changes the gradient of its row by one sample of a batch
 KINKS = 0.05
 NEAR = 2.0  # times the distance of two stand-alone runs in half precision
+HALVINGS = 32  # of the scale of the loss, from 2^16 down to 2^-16
+MARGIN = 4.0  # gradients of the second step may be larger
 HALF_UNITS = 4.0  # units of half precision that are rounding in any case
 
 
@@ -198,6 +201,7 @@ class _Verification:
         self.job = job
         self.read = read
         self.steps = len(read.of_pair)
+        self.loss_scale: float | None = None  # in float16, one at which gradients are finite
 
     def run(self) -> Proof:
         alone, together = self._ways(self.job)
@@ -217,8 +221,8 @@ class _Verification:
 
     def _half(self, model: nn.Module) -> torch.dtype | None:
         """Return the half precision that passes or parameters have, if there is one."""
-        if self.job.precision == "bfloat16":
-            return torch.bfloat16
+        if self.job.settings.half is not None:
+            return self.job.settings.half
         for p in model.parameters():
             if p.dtype in HALF:
                 return p.dtype
@@ -231,6 +235,9 @@ class _Verification:
                 raise self._refused(left[0], None, replace(self.job, precision=precision))
             if left is not None:
                 break
+        if together.stack.scale is not None:
+            self.loss_scale = self._settled_scale()
+            together.stack.scale.scale.fill_(self.loss_scale)
         found = differences(alone, together, self.steps, half)
         others = OneByOne(self._makers(self.job), OtherKernels())
         expected = differences(OneByOne(self._makers(self.job)), others, self.steps, half)
@@ -288,7 +295,25 @@ class _Verification:
 
     def _step(self, job: Job, k: int, member: Member) -> Step:
         step = make_step(job, self.read.pair[k], member, Step)
+        if step.scale is not None and self.loss_scale is not None:
+            step.scale.scale.fill_(self.loss_scale)
         return replace(step, source=self.read.of_members[k].source())
+
+    def _settled_scale(self) -> float:
+        """Return a scale of the loss at which both members have finite gradients.
+
+        At the first scale of a training they may overflow, and the proof would compare nothing.
+        """
+        smallest = START
+        for make in self._makers(self.job):
+            step = make()
+            assert step.scale is not None
+            for _ in range(HALVINGS):
+                step.backward(0)
+                if step.unscale():
+                    break
+            smallest = min(smallest, float(step.scale.scale))
+        return smallest / MARGIN
 
     def _beyond_nudges(self, job: Job, found: Differences) -> list[Difference]:
         """Return differences that are larger than those of runs that round otherwise.

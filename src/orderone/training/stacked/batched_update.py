@@ -39,7 +39,7 @@ class BatchedUpdate(TensorUpdates):
     def step(
         self, gradients: Mapping[str, Tensor], t: Mapping[str, Tensor], factor: Tensor
     ) -> None:
-        times = torch.stack([t[name] for name in self.parameters]).unsqueeze(1)
+        times = torch.stack([t[name] for name in self.parameters])
         now = {**self.settings, "t": times, "lr": self.settings["lr"] * factor}
         coefficients = self.law.coefficients(now)
         by_tensor = {key: x.to(self.dtype).unbind() for key, x in coefficients.items()}

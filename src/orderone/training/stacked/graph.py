@@ -98,7 +98,7 @@ class CapturedStep:
         if not stack.compile and not pays:
             return
         try:
-            run.compile(stack.tensors, batch)
+            run.compile(stack.pass_tensors, batch)
         except NotCompiled as error:
             self.compile_error = str(error)
             return
@@ -117,7 +117,7 @@ class CapturedStep:
             try:
                 return TracedPass(
                     self.stack.losses_and_gradients,
-                    self.stack.tensors,
+                    self.stack.pass_tensors,
                     batch,
                     as_captured,
                 )

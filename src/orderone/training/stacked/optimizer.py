@@ -65,9 +65,11 @@ class StackedOptimizer:
             rows = _stacked_rows(name, p, members)
             if rows is not None:
                 self.rows[name] = rows
-        device = next(iter(self.parameters.values())).device
-        # number of updates of each tensor
-        self.t: Tensor = torch.zeros(len(self.parameters), dtype=torch.float64, device=device)
+        example = next(iter(self.parameters.values()))
+        device = example.device
+        counts = (len(example), len(self.parameters))
+        # number of updates of each member and tensor
+        self.t: Tensor = torch.zeros(counts, dtype=torch.float64, device=device)
         self.factor: Tensor = torch.ones((), dtype=torch.float64, device=device)
         self._gather()
 
@@ -95,14 +97,30 @@ class StackedOptimizer:
             self._gather()
 
     @torch.no_grad()
-    def step(self, gradients: Mapping[str, Tensor]) -> None:
-        """Update all tensors that have a gradient."""
+    def step(self, gradients: Mapping[str, Tensor], finite: Tensor | None = None) -> None:
+        """Update all tensors that have a gradient.
+
+        With `finite`, (K,), members whose entry is False stay as they are, counts included.
+        """
+        if finite is None:
+            self._step(gradients)
+            return
+        names = [name for name in self.parameters if name in gradients]
+        changed: list[Tensor] = [self.t]
+        for name in names:
+            changed += [self.parameters[name], *self.states[name].values()]
+        before = [x.clone() for x in changed]
+        self._step(gradients)
+        for x, old in zip(changed, before, strict=True):
+            x.copy_(torch.where(finite.view(-1, *[1] * (x.dim() - 1)), x, old))
+
+    def _step(self, gradients: Mapping[str, Tensor]) -> None:
         used = [place for place, name in enumerate(self.parameters) if name in gradients]
         if len(used) == len(self.parameters):
             self.t += 1
         else:
-            self.t[used] += 1
-        times = dict(zip(self.parameters, self.t.unbind(), strict=True))
+            self.t[:, used] += 1
+        times = dict(zip(self.parameters, self.t.unbind(1), strict=True))
         before: dict[str, list[Tensor]] = {}
         if self.rows:
             gradients = self._gradients_for_rows(gradients)
@@ -141,6 +159,7 @@ class StackedOptimizer:
             self.states[name] = _rows(self.states[name], members)
             self.settings[name] = _rows(self.settings[name], members)
         self.rows = {name: rows.keep(members) for name, rows in self.rows.items()}
+        self.t = self.t[members].clone()
         self._gather()
 
 

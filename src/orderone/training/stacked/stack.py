@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from orderone.observe.batches import Loss
 from orderone.optimizers.update import member_norm
+from orderone.training.loss_scale import LossScale
 from orderone.training.modes import evaluation_mode
 from orderone.training.stacked.alike import must_be_alike, stack_tensors
 from orderone.training.stacked.groups import Batch
@@ -21,7 +22,7 @@ from orderone.training.stacked.optimizer import StackedOptimizer
 from orderone.training.stacked.program import Program
 from orderone.training.stacked.traced import Pass
 
-STEPS = "optimizer:t"  # has an entry per tensor, not per member
+SCALE = "loss:scale"  # cannot be the name of a parameter or buffer of a module
 
 
 class Stack:
@@ -34,8 +35,8 @@ class Stack:
         optimizers: Optimizers of torch (or of plans), one per model. Only their settings are read.
         loss: As in `coord_check`.
         device: Where to train; by default the device of the first model.
-        precision: torch.bfloat16 for mixed precision; None computes in the precision of the
-            tensors.
+        precision: torch.bfloat16 or torch.float16 for mixed precision (float16 with a scale of the
+            loss for each member); None computes in the precision of the tensors.
         clip: Largest norm of a member's gradient.
         compile: Compile each update into one kernel, and the passes of a captured step
             (torch.compile).
@@ -65,6 +66,9 @@ class Stack:
             names.append({p: name for name, p in model.named_parameters()})
         self.optimizer: StackedOptimizer = StackedOptimizer(parameters, optimizers, names, compile)
         self.program: Program = Program(models[0].to(device), loss, precision)
+        self.scale: LossScale | None = None
+        if precision == torch.float16:
+            self.scale = LossScale(device, len(models))
         self.clip = clip
         self.compile = compile
 
@@ -85,6 +89,13 @@ class Stack:
         """Parameters and buffers by name."""
         return {**self.parameters, **self.buffers}
 
+    @property
+    def pass_tensors(self) -> dict[str, Tensor]:
+        """Tensors that the passes read: `tensors`, and the scale of the loss."""
+        if self.scale is None:
+            return self.tensors
+        return {**self.tensors, SCALE: self.scale.scale}
+
     def step(self, *batches: Batch, factor: float | None = None, run: Pass | None = None) -> Tensor:
         """Make one update and return the loss of each member, (K,).
 
@@ -92,17 +103,34 @@ class Stack:
         learning rates (the schedule). `run` is a traced form of `losses_and_gradients`.
         """
         losses, gradients = self.gradients(batches, run)
-        self.update(gradients, factor)
+        finite = self.unscale(gradients)
+        self.update(gradients, factor, finite)
         return losses
 
+    def unscale(self, gradients: Mapping[str, Tensor]) -> Tensor | None:
+        """Divide the gradients by the scales of the losses, in place.
+
+        Return which members have finite gradients, (K,); None if losses are not scaled.
+        """
+        if self.scale is None:
+            return None
+        finite = self.scale.unscale(gradients.values())
+        self.scale.update(finite)
+        return finite
+
     @torch.no_grad()
-    def update(self, gradients: Mapping[str, Tensor], factor: float | None = None) -> None:
-        """Clip the gradients, in place, and let the optimizer make a step."""
+    def update(
+        self,
+        gradients: Mapping[str, Tensor],
+        factor: float | None = None,
+        finite: Tensor | None = None,
+    ) -> None:
+        """Clip the gradients, in place, and let the optimizer make a step for `finite` members."""
         if factor is not None:
             self.optimizer.factor.fill_(factor)
         if self.clip is not None:
             _clip(gradients.values(), self.clip)
-        self.optimizer.step(gradients)
+        self.optimizer.step(gradients, finite)
 
     def gradients(
         self, batches: Sequence[Batch], run: Pass | None = None
@@ -112,7 +140,7 @@ class Stack:
         losses_of_batches: list[Tensor] = []
         sums: dict[str, Tensor] = {}
         for batch in batches:
-            losses, gradients = run(self.tensors, batch)
+            losses, gradients = run(self.pass_tensors, batch)
             for name, g in gradients.items():
                 if name in sums:
                     g = sums[name] + g
@@ -129,12 +157,16 @@ class Stack:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the losses (K,), and the gradients of the tensors that were used.
 
-        `tensors` are those of this stack. Tensors without a gradient are not updated, as in torch.
+        `tensors` are `pass_tensors` of this stack. Tensors without a gradient are not updated, as
+        in torch. In float16, the gradients are those of the scaled losses.
         """
+        scale = tensors.get(SCALE)
+        tensors = {name: x for name, x in tensors.items() if name != SCALE}
         losses = self._losses(tensors, batch)
+        total = (losses if scale is None else losses * scale).sum()
         trained = {name: tensors[name] for name, p in self.parameters.items() if p.requires_grad}
         with self.program.explained():
-            found = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+            found = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
         gradients: dict[str, Tensor] = {}
         for name, g in zip(trained, found, strict=True):
             if g is not None:
@@ -168,6 +200,9 @@ class Stack:
         state = self.tensors
         for name, tensor in self.optimizer.tensors().items():
             state[f"optimizer:{name}"] = tensor
+        if self.scale is not None:
+            for name, tensor in self.scale.tensors().items():
+                state[f"loss:{name}"] = tensor
         return state
 
     @torch.no_grad()
@@ -175,7 +210,7 @@ class Stack:
         """Load what `state()` returned; for a larger stack, load only `members` of it."""
         for name, tensor in self.state().items():
             values = state[name]
-            if members is not None and name != STEPS:
+            if members is not None:
                 values = values[list(members)]
             tensor.copy_(values)
 
@@ -189,6 +224,8 @@ class Stack:
         self.parameters = parameters
         self.buffers = {name: buffer[chosen].clone() for name, buffer in self.buffers.items()}
         self.optimizer.keep(chosen, self.parameters)
+        if self.scale is not None:
+            self.scale.keep(chosen)
 
     def member(self, k: int) -> dict[str, Tensor]:
         """Return the tensors of one member, for `load_state_dict(..., strict=False)` of a model."""

@@ -91,6 +91,7 @@ class Together(Way):
     def gradients(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         before = self._seed(step)
         losses, gradients = self.stack.gradients(self.data[step])
+        self.stack.unscale(gradients)
         self._note_draws(before)
         return losses, gradients
 
@@ -154,6 +155,7 @@ class OneByOne(Way):
                 np.random.seed(ELSEWHERE + k)
             with self.around:
                 parts = one.backward(step)
+                one.unscale()
             self._note_draws(before)
             losses.append(torch.stack(parts).mean())
             gradients: dict[str, Tensor] = {}
@@ -171,7 +173,7 @@ class OneByOne(Way):
                 p.grad = None  # torch does not update a tensor that a pass has not reached
                 if name in gradients and (k, name) not in self.absent:
                     p.grad = gradients[name][k].clone()
-            one.apply()
+            one.update()
 
     def parameters(self) -> dict[str, Tensor]:
         return _stacked([dict(one.module.named_parameters()) for one in self.steps])
