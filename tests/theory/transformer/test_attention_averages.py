@@ -127,17 +127,17 @@ def test_bends_are_the_sum_of_derivatives():
     """The expanded form of `moments`, in both ways, against the four-index sum."""
     rng = np.random.default_rng(0)
     p, q = (rng.dirichlet(np.ones(4), (50, views)) for views in (2, 3))
-    F, M = rng.standard_normal((4, 4)), rng.standard_normal((4, 4))
+    F, M, of_keys = rng.standard_normal((3, 4, 4))
     dp, dq = (
         np.einsum("svi,ik->svik", x, np.eye(4)) - x[..., :, None] * x[..., None, :] for x in (p, q)
     )
-    expected = np.einsum("svik,sujl,ij,kl->vu", dp, dq, F, M, optimize=True) / 50
+    expected = np.einsum("svik,sujl,ij,kl->vu", dp, dq, F, of_keys, optimize=True) / 50
     p, q = p[None], q[None]
     each = moments._inner(p @ F, q)
     for way, weight in itertools.product(
         (moments._one_by_one, moments._through_matrices), (np.full(50, 1 / 50), None)
     ):
-        found = way(p, q, p @ F, each, F, {"F": F, "M": M}, weight)
+        found = way(p, q, p @ F, each, {"F": F, "M": M}, {"F": F, "M": of_keys}, weight)
         np.testing.assert_allclose(found["bend", "M"][0], expected, rtol=1e-10)
         np.testing.assert_allclose(
             found["value", "M"][0], np.einsum("rsvi,rsuj,ij->vu", p, q, M) / 50, rtol=1e-10

@@ -28,6 +28,8 @@ import numpy as np
 from orderone.theory.transformer.averaging import VALUE, SampledAverages, averages
 from orderone.theory.transformer.correlations import Correlations, Each, correlations, node_count
 from orderone.theory.transformer.moments import FORWARD
+from orderone.theory.transformer.points import REPETITIONS
+from orderone.theory.transformer.positional import AttentionMap, direct_averages
 from orderone.theory.transformer.problem import Problem
 from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.views import separate, views
@@ -43,8 +45,16 @@ SHARPEST = (65536 / 30) ** 2
 ROUNDING = 1e-6  # of `bend` in single precision, in units of its terms
 EXACT = 1e-10  # differences of query scales that product rules resolve
 
-# group -> its tangent kernels, of queries and of keys
-TangentKernels: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+class Tangents(NamedTuple):
+    """Tangent kernels of one group."""
+
+    queries: np.ndarray
+    keys: np.ndarray
+    values: np.ndarray
+
+
+TangentKernels: TypeAlias = Mapping[str, Tangents]
 
 
 class Errors(NamedTuple):
@@ -74,42 +84,65 @@ def attend(
     strength: float,
     accuracy: float = 1e-3,
     seed: int = 0,
+    values: Stream | None = None,
+    chosen: AttentionMap | None = None,
 ) -> Attended:
     """Return the averages of one layer.
 
-    `strength` is C_Q C_K, `visible` is (sequences, queries, keys).
+    `strength` is C_Q C_K, `visible` is (sequences, queries, keys). `values` are the keys, unless
+    they are another stream at the same points. `chosen` is None for the softmax of scores.
     """
-    along = _both(queries, keys)
-    of_keys = {name: theta for name, (_, theta) in along.items()}
-    problem, nodes = _problem(queries, keys, of_keys, visible, strength, accuracy / 10)
-    of_views = averages(problem, accuracy, seed)
-    of_pairs = {}
-    for key, values in of_views.averages.items():
-        of_pairs[key] = nodes.at_pairs(values, problem.views.of_query)
+    if values is None:
+        values = keys
+    along = _tangents(queries, keys, values)
+    sharp = False
+    if chosen is None or chosen.plain:
+        problem, nodes = _problem(queries, keys, values, along, visible, strength, accuracy / 10)
+        sampled = averages(problem, accuracy, seed)
+        of_pairs = {}
+        for key, average in sampled.averages.items():
+            of_pairs[key] = nodes.at_pairs(average, problem.views.of_query)
+        sharp = not problem.by_product_rules and problem.sharpness > SHARPEST
+    else:
+        of_keys = {name: (tangents.keys, tangents.values) for name, tangents in along.items()}
+        repeated = direct_averages(
+            queries, keys, values, of_keys, visible, strength, chosen, accuracy, seed
+        )
+        of_pairs = {key: each.mean(axis=0) for key, each in repeated.items()}
+        spreads = {}
+        for key, each in repeated.items():
+            spreads[key] = float(each.std(axis=0, ddof=1).max()) / REPETITIONS**0.5
+        sampled = SampledAverages(of_pairs, spreads)
     value = _semidefinite(of_pairs[VALUE])
     bend = of_pairs.get(("bend", FORWARD), np.zeros_like(queries.G))
     propagated = {}
-    for name, (theta, _) in along.items():
-        through_scores = bend * theta + queries.G * of_pairs["bend", name]
+    for name, tangents in along.items():
+        through_scores = bend * tangents.queries + queries.G * of_pairs["bend", name]
         propagated[name] = of_pairs["value", name] + strength * through_scores
     variance = np.maximum(of_pairs["square", FORWARD] - of_pairs[VALUE] ** 2, 0)
-    errors = _errors(of_views, queries, along, strength)
-    if along and not problem.by_product_rules and problem.sharpness > SHARPEST:
+    errors = _errors(sampled, queries, values, along, strength)
+    if along and sharp:
         errors = errors._replace(bend=np.inf, propagated=np.inf)
     return Attended(value, bend, propagated, variance, errors)
 
 
 def _errors(
-    of_views: SampledAverages, queries: Stream, along: TangentKernels, strength: float
+    sampled: SampledAverages,
+    queries: Stream,
+    values: Stream,
+    along: TangentKernels,
+    strength: float,
 ) -> Errors:
     """Return bounds of the errors; those of several groups share their draws, and so add up."""
-    errors = of_views.errors
+    errors = sampled.errors
     largest = float(np.abs(queries.G).max())
-    bend = _bend_bound(errors.get(("bend", FORWARD), 0.0), largest, largest)
+    of_values = float(np.abs(values.G).max())
+    bend = _bend_bound(errors.get(("bend", FORWARD), 0.0), of_values, largest)
     propagated = 0.0
-    for name, (theta, of_keys) in along.items():
-        size = float(np.abs(theta).max())
-        of_theta = _bend_bound(errors["bend", name], largest, float(np.abs(of_keys).max()))
+    for name, tangents in along.items():
+        size = float(np.abs(tangents.queries).max())
+        of_keys = float(np.abs(tangents.keys).max())
+        of_theta = _bend_bound(errors["bend", name], of_values, of_keys)
         through_scores = bend * size + largest * of_theta
         propagated += SPREADS * errors["value", name] + strength * through_scores
     return Errors(errors[VALUE], bend * largest, float(propagated))
@@ -125,17 +158,18 @@ def _bend_bound(error: float, F: float, M: float) -> float:
 def _problem(
     queries: Stream,
     keys: Stream,
-    along: Mapping[str, np.ndarray],
+    values: Stream,
+    along: TangentKernels,
     visible: np.ndarray,
     strength: float,
     tolerance: float,
 ) -> tuple[Problem, Correlations]:
     """Return the averages to compute, exactly for few keys, and otherwise by sampling."""
     if visible.shape[2] <= FEW_KEYS and len(queries.G) <= FEW_QUERIES:
-        exact, nodes = _by_views(queries, keys, along, visible, strength, EXACT)
+        exact, nodes = _by_views(queries, keys, values, along, visible, strength, EXACT)
         if exact.by_product_rules:
             return exact, nodes
-    problem, nodes = _by_views(queries, keys, along, visible, strength, tolerance)
+    problem, nodes = _by_views(queries, keys, values, along, visible, strength, tolerance)
     few_views = len(problem.views.sequence) <= MANY_VIEWS * keys.tokens.sequences
     if problem.by_product_rules or few_views:
         return problem, nodes
@@ -152,7 +186,8 @@ def _problem(
 def _by_views(
     queries: Stream,
     keys: Stream,
-    along: Mapping[str, np.ndarray],
+    values: Stream,
+    along: TangentKernels,
     visible: np.ndarray,
     strength: float,
     tolerance: float,
@@ -165,17 +200,31 @@ def _by_views(
     most_nodes = node_count(sharpness, tolerance <= EXACT)
     nodes = correlations(queries.G / size[:, None] / size, most_nodes)
     needed = nodes.needed(views_of_queries.of_query)
-    problem = Problem(keys.G, along, keys.tokens, views_of_queries, strength, nodes.nodes, needed)
+    of_keys = {name: (tangents.keys, tangents.values) for name, tangents in along.items()}
+    problem = Problem(
+        keys.G,
+        values.G,
+        of_keys,
+        keys.tokens,
+        views_of_queries,
+        strength,
+        nodes.nodes,
+        needed,
+    )
     return problem, nodes
 
 
-def _both(queries: Stream, keys: Stream) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the tangent kernels of queries and of keys for each group, or 0 if there is none."""
+def _tangents(queries: Stream, keys: Stream, values: Stream) -> dict[str, Tangents]:
+    """Return the tangent kernels of each group, with 0 for a stream that does not have it."""
     no_query = np.zeros_like(queries.G)
     no_key = np.zeros_like(keys.G)
     along = {}
-    for name in dict.fromkeys([*queries.theta, *keys.theta]):
-        along[name] = (queries.theta.get(name, no_query), keys.theta.get(name, no_key))
+    for name in dict.fromkeys([*queries.theta, *keys.theta, *values.theta]):
+        along[name] = Tangents(
+            queries.theta.get(name, no_query),
+            keys.theta.get(name, no_key),
+            values.theta.get(name, no_key),
+        )
     return along
 
 

@@ -37,7 +37,7 @@ def averages(problem: Problem, accuracy: float, seed: int) -> SampledAverages:
     directions = None
     if problem.queries is None:
         directions = principal(problem.F, problem.keys.length)
-    goal = accuracy * (float(np.abs(problem.F).max()) or 1.0)
+    goal = accuracy * (float(np.abs(problem.values).max()) or 1.0)
     points = problem.first_points
     result = problem.empty()
     errors = problem.empty()
@@ -107,8 +107,12 @@ def _pair(problem: Problem, rho: float, i: int, j: int) -> Averages:
     )
     p = softmax(x[None, :, None], np.ones((1, x.shape[1]), bool))
     q = softmax(y[None, :, None], np.ones((1, y.shape[1]), bool))
-    along = {name: M[between] for name, M in problem.along.items()}
-    return moments(p, q, F[between], along, weight)
+    of_keys = {FORWARD: F[between]}
+    along = {}
+    for name, (theta, of_values) in problem.along.items():
+        of_keys[name] = theta[between]
+        along[name] = of_values[between]
+    return moments(p, q, problem.values[between], along, of_keys, weight)
 
 
 def _visible_keys(problem: Problem, view: int) -> np.ndarray:
@@ -124,6 +128,7 @@ def _sampled(problem: Problem, draws: Iterable[Draw]) -> Averages:
         place = np.s_[draw.repetitions, draw.node]
         for pair in pairs:
             if problem.needed[draw.node, pair.rows, pair.columns].any():
-                sums = moments(draw.p[pair.a], draw.q[pair.b], pair.F, pair.along)
+                p = draw.p[pair.a]
+                sums = moments(p, draw.q[pair.b], pair.F, pair.along, pair.of_keys)
                 add(result, place, pair.rows, pair.columns, sums, draw.share)
     return result

@@ -28,6 +28,7 @@ import numpy as np
 from orderone.core.errors import InputError
 from orderone.theory.activations import Activation
 from orderone.theory.transformer.attention import SPREADS, Errors, attend
+from orderone.theory.transformer.positional import AttentionMap
 from orderone.theory.transformer.sharpness import check_sharpness
 from orderone.theory.transformer.stream import Stream
 from orderone.theory.transformer.weights import Weights
@@ -55,22 +56,25 @@ def attention_block(
     accuracy: float,
     seed: int,
     qk_norm: bool = False,
+    chosen: AttentionMap | None = None,
+    temperature: float = 1.0,
 ) -> BlockResult:
     """Pass a stream through attention.
 
     `keys` is `normalized` itself, or another stream (encoder-decoder attention, S2 (2.2)-(2.4)).
+    `temperature` divides scores.
     """
     C = weights.C
-    strength = C["Q"] * C["K"]
+    strength = C["Q"] * C["K"] / temperature**2
     if qk_norm:
         check_unit_norms(normalized, keys, C, accuracy)
-        strength = 1.0
-    attended = attend(normalized, keys, visible, strength, accuracy, seed)
+        strength = 1.0 / temperature**2
+    attended = attend(normalized, keys, visible, strength, accuracy, seed, chosen=chosen)
     both = C["U"] * C["V"]
     propagated = {group: both * kernel for group, kernel in attended.propagated.items()}
     direct = {}
     if stream.theta:
-        through_scores = both * normalized.G * attended.bend
+        through_scores = both / temperature**2 * normalized.G * attended.bend
         direct = weights.direct(
             Q=(1 / C["Q"] if qk_norm else C["K"]) * through_scores,
             K=(1 / C["K"] if qk_norm else C["Q"]) * through_scores,
@@ -78,7 +82,7 @@ def attention_block(
             U=C["V"] * attended.value,
         )
     after = stream.plus(both * attended.value, propagated, direct)
-    theta_error = _theta_error(after, attended.errors, weights, qk_norm)
+    theta_error = _theta_error(after, attended.errors, weights, qk_norm, temperature)
     check_sharpness(theta_error, strength)
     return BlockResult(
         after,
@@ -102,7 +106,9 @@ def check_unit_norms(
         )
 
 
-def _theta_error(after: Stream, errors: Errors, weights: Weights, qk_norm: bool) -> float:
+def _theta_error(
+    after: Stream, errors: Errors, weights: Weights, qk_norm: bool, temperature: float
+) -> float:
     """Return the error of propagated kernels and of the contributions of Q, K, V and U."""
     C = weights.C
     rate = weights.rates
@@ -112,7 +118,7 @@ def _theta_error(after: Stream, errors: Errors, weights: Weights, qk_norm: bool)
     of_scores = rate["Q"] * C["K"] + rate["K"] * C["Q"]
     if qk_norm:
         of_scores = rate["Q"] / C["Q"] + rate["K"] / C["K"]
-    direct += C["U"] * C["V"] * of_scores * errors.bend
+    direct += C["U"] * C["V"] * of_scores / temperature**2 * errors.bend
     largest = float(np.abs(after.total()).max()) or 1.0
     return (C["U"] * C["V"] * errors.propagated + direct) / largest
 

@@ -5,12 +5,13 @@ the queries. By Stein's lemma, the linear part of p_i = softmax(x_i) is D_i x_i:
 
     p_i = m_i + D_i x_i + r_i,      m_i = E[p_i],   D_i = E[dp_i / dx_i] = diag(m_i) - E[p_i p_i^T]
 
-and r_i is uncorrelated with every linear function of the scores. So, for kernels M between keys,
+and r_i is uncorrelated with every linear function of the scores. So, with F the kernel of the keys,
+F_v that of the values, and kernels M of the values or, in `bend`, of the keys,
 
-    B_ij[M]       = sum over pairs of keys of (D_i M) (F D_j)
-    E[p_i M p_j]  = m_i M m_j + s f_ij B_ij[M] + E[r_i M r_j]
+    B_ij[M, F]    = sum over pairs of keys of (D_i M) (F D_j)
+    E[p_i M p_j]  = m_i M m_j + s f_ij B_ij[M, F] + E[r_i M r_j]
     E[p_i M p_i]  = sum over pairs of keys of E[p_i p_i^T] M
-    bend_ij[M]    = B_ij[M] + fluctuations of dp_i / dx_i and dp_j / dx_j
+    bend_ij[M]    = B_ij[M, F_v] + fluctuations of dp_i / dx_i and dp_j / dx_j
 
 m and D are averages over one view. They need no pairs, so that many points are cheap; and keys are
 drawn in the order in which views see them, so that views of few keys use few Sobol dimensions. Only
@@ -99,7 +100,8 @@ def _sampled(
             rest.append(p - linear)
             excess[sequence] += np.float32(share) * _slope(p.mean(axis=0), _squares(p))
         for pair in pairs:
-            parts = moments(attention[pair.a], attention[pair.b], pair.F, pair.along)
+            p = attention[pair.a]
+            parts = moments(p, attention[pair.b], pair.F, pair.along, pair.of_keys)
             raw = {("value", FORWARD): parts["value", FORWARD]}
             add(whole, np.s_[:, 0], pair.rows, pair.columns, raw, share)
             for name, M in _kernels(pair).items():
@@ -122,15 +124,16 @@ def _from_views_alone(
     first = alone[pair.a]
     other = alone[pair.b]
     overlap = problem.strength * problem.queries[pair.rows, pair.columns]
-    F_slope = _flat(pair.F @ other.slope)
-    F_excess = _flat(pair.F @ excess[pair.b])
+    keys_slope = _flat(pair.of_keys[FORWARD] @ other.slope)
     parts: Averages = {}
     for name, M in _kernels(pair).items():
-        slope_M = _flat(first.slope @ M)
-        linear = overlap * (slope_M @ F_slope.T)
+        linear = overlap * (_flat(first.slope @ M) @ keys_slope.T)
         parts["value", name] = (first.mean @ M @ other.mean.T + linear)[None]
-        if problem.along:
-            change = slope_M @ F_excess.T + _flat(excess[pair.a] @ M) @ F_slope.T
+    if problem.along:
+        F_slope = _flat(pair.F @ other.slope)
+        F_excess = _flat(pair.F @ excess[pair.b])
+        for name, M in pair.of_keys.items():
+            change = _flat(first.slope @ M) @ F_excess.T + _flat(excess[pair.a] @ M) @ F_slope.T
             parts["bend", name] = -change[None]
     return parts
 

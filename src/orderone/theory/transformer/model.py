@@ -26,6 +26,7 @@ from orderone.theory.transformer.groups import read_constants, read_rates, relat
 from orderone.theory.transformer.heads import HEADS, POOLS
 from orderone.theory.transformer.inputs import ActivationInput, ConstantsInput, Flag, MaskInput
 from orderone.theory.transformer.passing import Memory, MemoryInput, embedded, run
+from orderone.theory.transformer.positional import AttentionMap, Rotary
 from orderone.theory.transformer.prediction import Prediction
 from orderone.theory.transformer.stems import STEMS, embed
 from orderone.theory.transformer.tied import TiedContact, contact
@@ -41,6 +42,7 @@ LETTERS: dict[str, str] = {
 }
 PLACEMENTS = ("pre", "post")
 NORMS = ("layer", "rms")  # both are the same for a stream of mean 0
+ATTENTION = ("softmax", "shaped")
 OPTIMIZERS = ("sgd", "adamw", "adam")
 
 
@@ -55,7 +57,9 @@ class Transformer:
     the MLP divided by that of the stream, only affects `rates`. `norm_gain` is the root mean square
     of the gains of norms, S2 (1.10), and `skip_gain` that of skip paths, S2 (1.5). `placement` is
     "pre" or "post" for norms before a branch or after the sum; `qk_norm` normalizes queries and
-    keys of each head.
+    keys of each head. `rope` is the base of rotary positions in blocks A, such as 10000; heads have
+    `width / heads` channels, or many. `attention="shaped"` adds the identity to the softmax and
+    subtracts the uniform mean over keys; `temperature` divides scores (module `positional`).
     """
 
     blocks: str
@@ -77,6 +81,9 @@ class Transformer:
     norm_gain: float
     skip_gain: float
     qk_norm: bool
+    rope: float | None
+    attention: str
+    temperature: float
 
     def __init__(
         self,
@@ -99,6 +106,9 @@ class Transformer:
         norm_gain: Number = 1.0,
         skip_gain: Number = 1.0,
         qk_norm: Flag = False,
+        rope: Number | None = None,
+        attention: Name = "softmax",
+        temperature: Number = 1.0,
     ):
         values = {
             "blocks": _read_blocks(blocks),
@@ -120,10 +130,25 @@ class Transformer:
             "norm_gain": real(norm_gain, "norm_gain", above=0),
             "skip_gain": real(skip_gain, "skip_gain", least=0),
             "qk_norm": instance(qk_norm, bool, "qk_norm", "pass True or False"),
+            "rope": None if rope is None else real(rope, "rope", above=1),
+            "attention": one_of(attention, ATTENTION, "attention"),
+            "temperature": real(temperature, "temperature", above=0),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
         _check_sizes(self.width, self.heads)
+        if self.rope is not None and self.width and self.heads and self.width // self.heads % 2:
+            raise InputError(
+                "rope: expected heads with an even number of channels, got"
+                f" {self.width // self.heads}; choose another number of heads",
+                argument="rope",
+            )
+        if self.attention == "shaped" and "C" in self.blocks:
+            raise InputError(
+                "attention: expected 'softmax' with blocks C, where keys are not the queries, got"
+                " 'shaped'",
+                argument="attention",
+            )
         if self.head == "tied" and self.stem != "language":
             raise InputError(
                 "head: expected 'linear' with a vision stem, got 'tied'; pass stem='language'",
@@ -249,6 +274,17 @@ class Transformer:
         matrix, place = read(G0, tokens)
         return Memory(self, matrix, place, mask)
 
+    def attention_map(self) -> AttentionMap:
+        """Return the map from scores to attention of blocks A."""
+        rotary = None
+        if self.rope is not None:
+            channels = None
+            if self.width is not None and self.heads is not None:
+                channels = self.width // self.heads
+            rotary = Rotary(self.rope, channels)
+        shaped = 1.0 if self.attention == "shaped" else 0.0
+        return AttentionMap(rotary, identity=shaped, centre=shaped)
+
     def _refuse_variants(self, method: str) -> None:
         """Raise an InputError if a method does not know the settings of norms and gains."""
         variants = {
@@ -256,6 +292,9 @@ class Transformer:
             "norm_gain": self.norm_gain != 1,
             "skip_gain": self.skip_gain != 1,
             "qk_norm": self.qk_norm,
+            "rope": self.rope is not None,
+            "attention": self.attention != "softmax",
+            "temperature": self.temperature != 1,
         }
         for name, used in variants.items():
             if used:

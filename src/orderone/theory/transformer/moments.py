@@ -7,7 +7,9 @@ recursions need
     bend    E[sum (dp)_ik (dq)_jl F_ij M_kl]      S2 (1.153)-(1.154), (1.163), erratum S2.4
     square  E[(p F q)^2]                          for the difference between heads
 
-for M = F, the kernel between the keys of two sequences, and for tangent kernels M. Written out,
+F is the kernel between the values of two sequences. In `value`, M is F or a tangent kernel of the
+values; in `bend`, it is the kernel of the keys or their tangent kernel. In S2, keys and values have
+the same kernels up to factors. Written out,
 
     bend    E[p (F o M) q - p . (F q o M q) - (p F o p M) . q + (p F q)(p M q)]
 
@@ -41,13 +43,15 @@ def moments(
     q: np.ndarray,
     F: np.ndarray,
     along: Mapping[str, np.ndarray],
+    of_keys: Mapping[str, np.ndarray],
     weight: np.ndarray | None = None,
 ) -> Averages:
     """Average over all views of one sequence with all of another.
 
-    `p`, `q` are (repetitions, points, views, keys), `along` kernels M. Results are means over
-    points, (repetitions, views, views), weighted by `weight` (points,) if there is one. For p = q,
-    the caller must make `bend` symmetric.
+    `p`, `q` are (repetitions, points, views, keys), `along` kernels M of the values, `of_keys`
+    those of the keys, with FORWARD. Results are means over points, (repetitions, views, views),
+    weighted by `weight` (points,) if there is one. For p = q, the caller must make `bend`
+    symmetric.
     """
     pF = _times(p, F)
     each = _inner(pF, q)
@@ -58,7 +62,7 @@ def moments(
     if along:
         few = p.shape[2] * q.shape[2] <= len(along)
         method = _through_matrices if few else _one_by_one
-        averages |= method(p, q, pF, each, F, {FORWARD: F, **along}, weight)
+        averages |= method(p, q, pF, each, {FORWARD: F, **along}, of_keys, weight)
     return averages
 
 
@@ -67,14 +71,15 @@ def _through_matrices(
     q: np.ndarray,
     pF: np.ndarray,
     each: np.ndarray,
-    F: np.ndarray,
     along: Mapping[str, np.ndarray],
+    of_keys: Mapping[str, np.ndarray],
     weight: np.ndarray | None,
 ) -> Averages:
     """Average E[p q^T] and the matrix of `bend` for each pair of views.
 
     After that, more kernels cost nothing.
     """
+    F = along[FORWARD]
     shape = (len(p), p.shape[2], q.shape[2])
     averages: Averages = {}
     for kind in ("value", "bend"):
@@ -92,7 +97,7 @@ def _through_matrices(
         bent = F * both + (pi * less_qF) @ qj - pi @ (qj * pF[:, :, i])
         for name, M in along.items():
             averages["value", name][:, i, j] = np.einsum("rkl,kl->r", both, M)
-            averages["bend", name][:, i, j] = np.einsum("rkl,kl->r", bent, M)
+            averages["bend", name][:, i, j] = np.einsum("rkl,kl->r", bent, of_keys[name])
     return averages
 
 
@@ -101,16 +106,21 @@ def _one_by_one(
     q: np.ndarray,
     pF: np.ndarray,
     each: np.ndarray,
-    F: np.ndarray,
     along: Mapping[str, np.ndarray],
+    of_keys: Mapping[str, np.ndarray],
     weight: np.ndarray | None,
 ) -> Averages:
     """Average each kernel separately, for all pairs of views at once."""
+    F = along[FORWARD]
     averages: Averages = {}
-    for name, M in along.items():
+    for name, of_values in along.items():
+        M = of_keys[name]
         pM = pF if M is F else _times(p, M)
         inner = each if M is F else _inner(pM, q)
-        averages["value", name] = _mean(inner, weight)
+        if of_values is M:
+            averages["value", name] = _mean(inner, weight)
+        else:
+            averages["value", name] = _mean_inner(_times(p, of_values), q, weight)
         product = pM * pF
         if p is q:  # the two middle terms are transposes of each other
             rest = _mean_inner(_times(p, F * M) - 2 * product, q, weight)

@@ -159,6 +159,7 @@ class _Blocks:
             return gated_block(stream, normalized, model.activation, self.weights)
         keys = normalized
         visible = self.visible
+        chosen = model.attention_map()
         if letter == "C":
             keys = self.memory
             visible = self.visible_memory
@@ -173,4 +174,6 @@ class _Blocks:
             model.accuracy,
             model.seed + number,
             model.qk_norm,
+            chosen if letter == "A" else None,
+            model.temperature,
         )

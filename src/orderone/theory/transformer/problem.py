@@ -24,7 +24,9 @@ class Problem:
     """Averages over Gaussian scores, for some correlations of queries and pairs of views."""
 
     F: np.ndarray  # (points, points), kernel of the keys
-    along: Mapping[str, np.ndarray]  # tangent kernels of the keys
+    values: np.ndarray  # kernel of the values, often F
+    # tangent kernels of keys and of values, by group
+    along: Mapping[str, tuple[np.ndarray, np.ndarray]]
     keys: Tokens
     views: Views
     strength: float  # C_Q C_K
@@ -81,10 +83,18 @@ class Problem:
         views = self.views.only(active)
         keys = Tokens(self.keys.sequences, int(np.flatnonzero(views.visible.any(axis=0)).max()) + 1)
         remaining = self.keys.position < keys.length
+        part = np.ix_(remaining, remaining)
+        F = self.F[part]
+        values = F if self.values is self.F else self.values[part]
+        along = {}
+        for name, (of_keys, of_values) in self.along.items():
+            chosen = of_keys[part]
+            along[name] = (chosen, chosen if of_values is of_keys else of_values[part])
         smaller = replace(
             self,
-            F=self.F[remaining][:, remaining],
-            along={name: M[remaining][:, remaining] for name, M in self.along.items()},
+            F=F,
+            values=values,
+            along=along,
             keys=keys,
             views=replace(views, visible=views.visible[:, : keys.length]),
             needed=wanted[:, active][:, :, active],

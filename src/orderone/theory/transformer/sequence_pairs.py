@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orderone.theory.transformer.moments import Averages
+from orderone.theory.transformer.moments import FORWARD, Averages
 from orderone.theory.transformer.problem import Problem
 
 
@@ -16,8 +16,9 @@ class SequencePair(NamedTuple):
     b: int
     rows: slice
     columns: slice
-    F: np.ndarray
-    along: Mapping[str, np.ndarray]
+    F: np.ndarray  # kernel of the values
+    along: Mapping[str, np.ndarray]  # tangent kernels of the values
+    of_keys: Mapping[str, np.ndarray]  # the same of the keys, with their kernel as FORWARD
 
 
 def sequence_pairs(problem: Problem) -> Iterator[SequencePair]:
@@ -27,9 +28,16 @@ def sequence_pairs(problem: Problem) -> Iterator[SequencePair]:
     for a in range(keys.sequences):
         for b in range(a, keys.sequences):
             part = np.s_[keys.of(a), keys.of(b)]
-            along = {name: M[part].astype(np.float32) for name, M in problem.along.items()}
-            F = problem.F[part].astype(np.float32)
-            yield SequencePair(a, b, within(a), within(b), F, along)
+            F = problem.values[part].astype(np.float32)
+            of_keys = {FORWARD: F}
+            if problem.values is not problem.F:
+                of_keys = {FORWARD: problem.F[part].astype(np.float32)}
+            along = {}
+            for name, (theta, of_values) in problem.along.items():
+                along[name] = of_values[part].astype(np.float32)
+                same = theta is of_values
+                of_keys[name] = along[name] if same else theta[part].astype(np.float32)
+            yield SequencePair(a, b, within(a), within(b), F, along, of_keys)
 
 
 def add(
