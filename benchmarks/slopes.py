@@ -1,10 +1,10 @@
 """The growth of activations with width after four steps of AdamW, for unmodified models without and
 with a plan.
 
-    python benchmarks/slopes.py [model ...]
+    python benchmarks/slopes.py [--starts] [model ...]
 
-The slope is that of log RMS against log width, 64 to 512, of the module whose output grows fastest.
-Models are those of tests/support/zoo.py.
+With `--starts`, plans with every start of `init=` instead. The slope is that of log RMS against log
+width, 64 to 512, of the module whose output grows fastest. tests/support/zoo.py has the models.
 """
 
 import math
@@ -21,16 +21,20 @@ from support.zoo import ZOO
 import orderone as o1
 
 WIDTHS, STEPS, LR, SEEDS = (64, 128, 256, 512), 4, 1e-2, 2
+STARTS = ("fan-in", "xavier", "orthogonal", "zero-readout", "zero-residual", "completep")
 MODELS = ("mistral", "llama-gqa", "gpt-neox", "opt", "gemma2", "t5", "vit")
 
 
-def sizes(name: str, width: int, seed: int, planned: bool) -> dict[str, float]:
-    """Return the RMS of the output of every module without children, after training."""
+def sizes(name: str, width: int, seed: int, start: str | None) -> dict[str, float]:
+    """Return the RMS of the output of every module without children, after training.
+
+    `start` is the `init` of the plan; None trains without a plan.
+    """
     torch.manual_seed(seed)
     entry = ZOO[name]
     model = entry.build(width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
-    if planned:
+    if start is not None:
         plan = o1.plan(
             model,
             base=entry.build(WIDTHS[0]),
@@ -38,6 +42,7 @@ def sizes(name: str, width: int, seed: int, planned: bool) -> dict[str, float]:
             optimizer="adamw",
             lr=LR,
             weight_decay=0.0,
+            init=start,
         )
         plan.apply()
         optimizer = plan.optimizer()
@@ -61,8 +66,8 @@ def _record(found: dict[str, float], path: str, output: object) -> None:
         found[path] = output.square().mean().sqrt().item()
 
 
-def worst_slope(name: str, planned: bool) -> tuple[float, str]:
-    runs = [[sizes(name, width, seed, planned) for seed in range(SEEDS)] for width in WIDTHS]
+def worst_slope(name: str, start: str | None) -> tuple[float, str]:
+    runs = [[sizes(name, width, seed, start) for seed in range(SEEDS)] for width in WIDTHS]
     logs = {
         path: [np.mean([math.log(run[path]) for run in at_width]) for at_width in runs]
         for path in runs[0][0]
@@ -73,13 +78,26 @@ def worst_slope(name: str, planned: bool) -> tuple[float, str]:
     return max((slope, path) for path, slope in slopes.items())
 
 
-def main(names: list[str]) -> None:
+def main(names: list[str], columns: dict[str, str | None]) -> None:
     torch.set_num_threads(1)
-    print("| model | without a plan | with a plan |\n| --- | --- | --- |", flush=True)
+    print("| model | " + " | ".join(columns) + " |")
+    print("| --- |" + " --- |" * len(columns), flush=True)
     for name in names:
-        plain, planned = worst_slope(name, planned=False), worst_slope(name, planned=True)
-        print(f"| {name} | n^{plain[0]:+.2f} | n^{planned[0]:+.2f} |", flush=True)
+        cells: list[str] = []
+        for start in columns.values():
+            try:
+                slope, path = worst_slope(name, start)
+            except o1.InputError as error:  # a start that this model cannot have
+                cells.append(str(error.code))
+                continue
+            cells.append(f"n^{slope:+.2f}" + f" ({path})" * (start not in (None, "keep")))
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(MODELS))
+    arguments = sys.argv[1:]
+    columns: dict[str, str | None] = {"without a plan": None, "with a plan": "keep"}
+    if "--starts" in arguments:
+        arguments.remove("--starts")
+        columns = {start: start for start in STARTS}
+    main(arguments or list(MODELS), columns)
