@@ -152,6 +152,15 @@ def test_a_pruner_stops_members():
     assert {o.key for o in found if o.stopped_at == 6} == stopped
 
 
+def test_an_interrupt_before_the_first_step_reports_no_loss(tmp_path, monkeypatch):
+    j = job(precision="float64")
+    reports = []
+    monkeypatch.setattr(interrupts, "pending", lambda: True)
+    with pytest.raises(KeyboardInterrupt):
+        list(run_stacked(j, trials(j), lambda *report: reports.append(report) or set(), tmp_path))
+    assert reports == []
+
+
 def test_an_interrupted_stack_is_resumed(tmp_path, monkeypatch):
     j = job(precision="float64", evaluate_every=5)
     chosen = trials(j)

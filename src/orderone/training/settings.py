@@ -42,8 +42,8 @@ class Settings:
         return self.evaluate_every is not None and done % self.evaluate_every == 0
 
     def report_due(self, done: int) -> bool:
-        """Return whether to report the loss after `done` updates; never at the end."""
-        return done < self.steps and done % self.report_every == 0
+        """Return whether to report the loss after `done` updates; never at the start or end."""
+        return 0 < done < self.steps and done % self.report_every == 0
 
     @property
     def dtype(self) -> torch.dtype | None:
