@@ -1,9 +1,12 @@
 """The tests check the types of the library at run time: arguments, results and fields, but not
 values that users pass."""
 
+import gc
 import importlib
 import sys
+import weakref
 
+import numpy
 import pytest
 from beartype.roar import BeartypeCallHintViolation
 from support import typechecking
@@ -28,6 +31,18 @@ def outer(number):
     def inner(number: int):
         return number
     return inner(number)
+
+
+def adder(number):
+    def add(other: int) -> int:
+        return other + number
+    return add
+
+
+def local_type(kind):
+    def same(value: kind):
+        return value
+    return same
 
 
 def asks_a_user(number: Annotated[int, UserInput], other: int = 0):
@@ -74,6 +89,33 @@ def test_arguments_results_and_fields_are_checked(module):
     ):
         with pytest.raises(BeartypeCallHintViolation):
             wrong()
+
+
+def test_functions_within_functions_are_checked_at_every_definition(module):
+    for number in (1, 2, 3):
+        assert module.adder(number)(1) == 1 + number
+        assert module.adder(number).__wrapped__(1) == 1 + number
+        for wrong in (lambda n=number: module.adder(n)("1"), lambda: module.adder(0.5)(1)):
+            with pytest.raises(BeartypeCallHintViolation):
+                wrong()
+
+
+def test_types_of_functions_within_functions_may_differ(module):
+    if module.local_type(int).__annotations__["value"] == "kind":
+        return  # names of local types cannot be resolved: such values are not checked
+    for kind, value, other in ((int, 1, "1"), (str, "1", 1), (int, 2, "2")):
+        assert module.local_type(kind)(value) == value
+        with pytest.raises(BeartypeCallHintViolation):
+            module.local_type(kind)(other)
+
+
+def test_functions_within_functions_keep_nothing_alive(module):
+    value = numpy.ones(1)
+    alive = weakref.ref(value)
+    assert callable(module.adder(value))
+    del value
+    gc.collect()
+    assert alive() is None
 
 
 def test_values_of_users_are_left_to_the_library(module):

@@ -11,15 +11,17 @@ import ast
 import importlib._bootstrap_external as machinery  # pyright: ignore[reportMissingImports]
 import sys
 from collections.abc import Sequence
+from functools import update_wrapper
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Annotated, Any, ForwardRef, Literal, get_args, get_origin, get_type_hints
 from unittest.mock import patch
 
 from beartype import beartype
 
 CHECKER = "__type_checker__"  # the name of this module within the modules that it checks
+CALLED = "__beartype_func"  # the parameter of beartype's wrappers that has the function to call
 VERSION = 1  # of what is written into sources: older bytecode is not read
 
 
@@ -27,6 +29,12 @@ def checked(function: Any) -> Any:
     """Check calls of `function` with beartype; accept anything where users pass a value."""
     if isinstance(function, classmethod | staticmethod):
         return type(function)(checked(function.__func__))
+    if "<locals>" in function.__qualname__:
+        return _checked_again(function)
+    return _wrapped(function)
+
+
+def _wrapped(function: Any) -> Any:
     hints = getattr(function, "__annotations__", {})
     accepted = {name: _accepted(hint, function.__globals__) for name, hint in hints.items()}
     if accepted == hints:
@@ -35,6 +43,42 @@ def checked(function: Any) -> Any:
     wrapper = beartype(function)
     function.__annotations__ = wrapper.__annotations__ = hints  # the command line reads them
     return wrapper
+
+
+_TEMPLATES: dict[CodeType, tuple[dict[str, Any], FunctionType | None]] = {}  # hints, wrapper
+
+
+def _checked_again(function: Any) -> Any:
+    """Check a function that is defined anew at every call of the one around it.
+
+    beartype needs 2 ms for a wrapper, which was more than half of the time of a coordinate check.
+    So the wrapper is made once for each definition, and calls the present function.
+    """
+    hints = function.__annotations__
+    if function.__code__ not in _TEMPLATES or _TEMPLATES[function.__code__][0] != hints:
+        copied = _without_values(function)
+        wrapper = _wrapped(copied)
+        _TEMPLATES[function.__code__] = (hints, None if wrapper is copied else wrapper)
+    wrapper = _TEMPLATES[function.__code__][1]
+    if wrapper is None:
+        return function  # there is nothing to check
+    called = wrapper.__kwdefaults__ or {}
+    if CALLED not in called:  # another version of beartype
+        return _wrapped(function)
+    again = FunctionType(wrapper.__code__, wrapper.__globals__, function.__name__)
+    again.__kwdefaults__ = called | {CALLED: function}
+    return update_wrapper(again, function)
+
+
+def _without_values(function: Any) -> Any:
+    """Copy a function without the variables around it, which a template would keep alive."""
+    cells = tuple(CellType() for _ in function.__code__.co_freevars)
+    copied = FunctionType(function.__code__, function.__globals__, closure=cells)
+    copied.__defaults__ = function.__defaults__
+    copied.__kwdefaults__ = function.__kwdefaults__
+    for name in ("__module__", "__qualname__", "__annotations__"):
+        setattr(copied, name, getattr(function, name))
+    return copied
 
 
 def checked_class(cls: Any) -> Any:
