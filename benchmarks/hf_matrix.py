@@ -1,12 +1,12 @@
 """Hugging Face models in stacks: architecture x precision x attention on one device.
 
-    python benchmarks/hf_matrix.py [cuda] [speed] [float32] [bfloat16] [sdpa] [eager] [family ...]
+    python benchmarks/hf_matrix.py [cuda] [speed] [precision ...] [sdpa] [eager] [family ...]
 
 Every family is swept with the same settings: its members one after another, and in one stack.
 
     apart      largest relative difference of a loss between the two, over ten steps and all members
     kernels    the same between stand-alone runs with different kernels: the other attention,
-               products by bmm, and on a CPU products without oneDNN
+               products by bmm, and these together with convolutions without oneDNN or cuDNN
     repeated   whether a second run has the same bits: stand-alone, stacked
 
 With `speed`, instead the time of a step of all members: one after another, one after another with
@@ -30,12 +30,14 @@ import orderone as o1
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support import hf_families
+from support.hf_sweeps import other_convolutions
 from support.other_kernels import products_by_bmm
 
 WORDS = sys.argv[1:]
 DEVICE = "cuda" if "cuda" in WORDS else "cpu"
 SPEED = "speed" in WORDS
-PRECISIONS = [name for name in ("float32", "bfloat16") if name in WORDS] or ["float32", "bfloat16"]
+KNOWN = ("float32", "bfloat16", "float16")
+PRECISIONS = [name for name in KNOWN if name in WORDS] or ["float32", "bfloat16"]
 ATTENTIONS = [name for name in ("sdpa", "eager") if name in WORDS] or ["sdpa", "eager"]
 NAMES = [name for name in hf_families.FAMILIES if name in WORDS] or list(hf_families.FAMILIES)
 STEPS = 10
@@ -88,8 +90,7 @@ def _compared(family: str, precision: str, attention: str) -> list[str]:
     others = [trained(False, attention=other) for other in hf_families.attentions(family)]
     with products_by_bmm():
         others.append(trained(False))
-    if DEVICE == "cpu":
-        with torch.backends.mkldnn.flags(enabled=False):
+        with other_convolutions(DEVICE):
             others.append(trained(False))
     repeated = [same(alone, trained(False)), same(stacked, trained(True))]
     return [

@@ -3,15 +3,12 @@ network."""
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
-from support import hf_families
-from support.other_kernels import products_by_bmm
+from support.hf_sweeps import distance, distance_of_kernels, losses
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-import orderone as o1
 from orderone.sweeping.stacked import Stack
 from orderone.training.stacked.vmap_overrides import FastPaths
 
@@ -246,45 +243,12 @@ FAST_FAMILIES = ("bert", "bloom", "gemma3", "llama", "mixtral", "t5", "wav2vec2"
 # --- whole models ---------------------------------------------------------------------------------
 
 
-def losses(family: str, device: str, *, stacked: bool, **options) -> np.ndarray:
-    """Return the losses of four members, after checking whether they were stacked as requested."""
-
-    def build(width: int) -> nn.Module:
-        return hf_families.build(family, width, **options)
-
-    result = o1.sweep(
-        build,
-        space={"lr": [1e-3, 4e-3], "seed": range(2)},
-        widths=[32],
-        data=hf_families.batch_of(family),
-        steps=10,
-        precision="bfloat16",
-        device=device,
-        stacked="auto" if stacked else False,
-        progress=False,
-    )
-    assert result.notes == []
-    assert {outcome.facts["engine"] for outcome in result.outcomes.values()} == {
-        "stacked" if stacked else "alone"
-    }
-    return np.array([outcome.losses for outcome in result.outcomes.values()], float)
-
-
-def distance(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.abs(one / other - 1).max())
-
-
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")  # a warning of mkldnn.flags
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", FAST_FAMILIES)
 def test_families_of_hugging_face_stack_in_bfloat16(family, device):
     """Differ from stand-alone runs no more than two stand-alone runs with different kernels."""
     alone = losses(family, device, stacked=False)
-    others = [losses(family, device, stacked=False, attn_implementation="eager")]
-    with torch.backends.mkldnn.flags(enabled=False):
-        others.append(losses(family, device, stacked=False))
-    with products_by_bmm():
-        others.append(losses(family, device, stacked=False))
-    rounding = max(distance(other, alone) for other in others)
+    rounding = distance_of_kernels(family, device, alone, "bfloat16", None)
     # twice: each of these numbers is the largest of 40 rounding errors
     assert distance(losses(family, device, stacked=True), alone) <= max(2 * rounding, 1e-6)
