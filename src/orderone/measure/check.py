@@ -123,7 +123,8 @@ class Check:
 
         Each line: prediction, measurement, interval, thresholds, and the file of theory behind it.
         """
-        print(explanation(self.judgements, name, str(self.provenance["rule"]), self.axis))
+        rule = str(self.provenance["rule"])
+        print(printable(explanation(self.judgements, name, rule, self.axis)))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the records as .jsonl or .parquet; `orderone.measure.read` reads them back."""

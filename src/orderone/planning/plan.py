@@ -338,7 +338,7 @@ class Plan:
         lists every factor by its origin; by default it does if the plan has axes beside width and
         depth, or another convention of weight decay than "independent" and "proportional".
         """
-        return text.render(self, wide, origins)
+        return printable(text.render(self, wide, origins))
 
     def __getitem__(self, name: str) -> Row:
         for row in self.rows:

@@ -23,7 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from orderone.core.errors import InputError, without_code
-from orderone.core.text_table import wrapped
+from orderone.core.text_table import printable, wrapped
 from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan, plan
 from orderone.sweeping.drift import MOVES, SEEDS, TRANSFERS, Drift
@@ -146,7 +146,7 @@ class Target:
         for reason in self.cautions:
             lines += wrapped(f"caution: {reason}")
         lines += [f"  {line}" for line in self._code.splitlines()]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     @property
     def outlook(self) -> str:

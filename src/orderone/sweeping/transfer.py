@@ -15,6 +15,7 @@ from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
+from orderone.core.text_table import printable
 from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan
 from orderone.sweeping import quality as measures
@@ -343,7 +344,7 @@ class Transfer:
     def __str__(self) -> str:
         from orderone.sweeping.transfer_text import render
 
-        return render(self)
+        return printable(render(self))
 
     # --- using ------------------------------------------------------------------------------------
 
