@@ -4,6 +4,7 @@ The tests replace the download: they need no network.
 """
 
 import io
+import lzma
 import tarfile
 import zipfile
 from hashlib import sha256
@@ -12,6 +13,7 @@ import pytest
 
 from orderone.core.errors import code_of
 from orderone.data import fetch as module
+from orderone.data import linux
 from orderone.data.fetch import SOURCES, Source, fetch, main
 
 
@@ -132,3 +134,32 @@ def test_nothing_is_read_before_the_hash_is_checked(name, tmp_path, monkeypatch)
     monkeypatch.setattr(module, "_members", read)
     with pytest.raises(OSError, match="download-failed"):
         fetch(name, tmp_path, say=lambda _: None)
+
+
+def test_linux_is_packed_by_whole_files(tmp_path):
+    code = {f"linux-source-6.1/drivers/{k}.c": b"int f%d(void);" % k for k in range(200)}
+    others = {
+        "linux-source-6.1/README": b"readme",
+        "linux-source-6.1/drivers/large.c": b"x" * (linux.LARGEST + 1),
+        "linux-source-6.1/drivers/asic_reg/table.h": b"#define A 1",
+    }
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:xz") as file:
+        for name, content in sorted({**code, **others}.items(), reverse=True):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+    assert linux.pack(buffer.getvalue(), tmp_path) == 2
+    texts = []
+    for name in (linux.TRAINING_FILE, linux.HELD_OUT_FILE):
+        texts.append(lzma.decompress((tmp_path / name).read_bytes()).split(linux.SEPARATOR))
+    training, held = texts
+    assert len(training) == pytest.approx(200 * 0.322, abs=25)
+    assert len(held) >= 1
+    assert not set(training) & set(held)
+    assert {*training, *held} <= set(code.values())
+    paths = [name.split("/", 1)[1] for name in sorted(code)]
+    kept = [
+        code[f"linux-source-6.1/{path}"] for path in paths if linux.bucket(path) in linux.TRAINING
+    ]
+    assert training == kept

@@ -2,13 +2,16 @@
 uses held-out text."""
 
 import json
+import lzma
 import pickle
+from hashlib import sha256
 
 import pytest
 import torch
 from support.errors import refuses
 
 from orderone import data
+from orderone.data import linux
 from orderone.data.corpus import read_corpus
 from orderone.data.draws import Draws
 from orderone.data.missing import MissingDataError
@@ -233,3 +236,42 @@ class TestDraws:
         ]
         correlation = torch.corrcoef(torch.cat(rows)).fill_diagonal_(0)
         assert correlation.abs().max() < 0.08  # five standard deviations
+
+
+def test_held_out_files_are_evaluation_text_and_nothing_else(tmp_path, monkeypatch):
+    training = bytes(range(100)) * 20
+    held = bytes(range(100, 200)) * 20
+    write_linux(tmp_path, monkeypatch, training, held)
+    task = data.language("linux", batch=2, length=16, root=tmp_path)
+    assert bytes(task.tokens.tolist()) == training
+    seen = torch.cat([torch.cat(batch) for batch in task.evaluation()])
+    assert seen.min() >= 100
+    cut = data.language("linux", batch=2, length=16, root=tmp_path, held_out=0.1)
+    assert torch.cat([torch.cat(batch) for batch in cut.evaluation()]).max() < 100
+    write_linux(tmp_path, monkeypatch, training, held[1:])
+    other = data.language("linux", batch=2, length=16, root=tmp_path)
+    assert len({task.name, cut.name, other.name}) == 3
+
+
+def test_a_changed_file_of_linux_is_refused(tmp_path, monkeypatch):
+    write_linux(tmp_path, monkeypatch, b"int main;" * 50, b"void f();" * 50)
+    (tmp_path / "linux" / "training.xz").write_bytes(lzma.compress(b"int nain;" * 50))
+    with refuses("damaged-file", argument="source"):
+        data.language("linux", root=tmp_path)
+    (tmp_path / "linux" / "training.xz").write_bytes(b"not compressed")
+    with refuses("damaged-file", argument="source"):
+        data.language("linux", root=tmp_path)
+
+
+def test_too_little_held_out_text_is_refused(tmp_path, monkeypatch):
+    write_linux(tmp_path, monkeypatch, TEXT, b"short")
+    with refuses("too-little-text", argument="source"):
+        data.language("linux", batch=2, length=16, root=tmp_path)
+
+
+def write_linux(root, monkeypatch, training, held):
+    """Write the two texts as `orderone.data.fetch` does, with their hashes as the known ones."""
+    (root / "linux").mkdir(exist_ok=True)
+    for name, text in zip(linux.TEXTS, (training, held), strict=True):
+        (root / "linux" / name).write_bytes(lzma.compress(text))
+        monkeypatch.setitem(linux.TEXTS, name, sha256(text).hexdigest())

@@ -1,5 +1,7 @@
 """Read text: the Python standard library, a data set by name, files, folders, or bytes.
 
+The data set "linux" has held-out files of its own (`read_held_out`).
+
 Files are read as utf-8, or as latin-1 if they are not valid utf-8. The result is utf-8: all
 documents in the order of their names.
 """
@@ -9,6 +11,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from orderone.core.errors import InputError
+from orderone.data import linux
 from orderone.data.inputs import Root, Text
 from orderone.data.missing import MissingDataError, find_folder
 from orderone.data.reviews import read_reviews
@@ -18,7 +21,9 @@ NAMED = {  # folder in `root` -> files to read there
     "sotu": "*.txt",
     "gutenberg": "*.txt",
     "imdb": "reviews.json",
+    "linux": linux.TRAINING_FILE,
 }
+HELD_OUT = {"linux": linux.HELD_OUT_FILE}  # files that are held out
 _WHOLE = 1 << 30
 _SEPARATOR = b"\n\n"
 
@@ -49,9 +54,18 @@ def read_corpus(source: Text, root: Root = "data") -> bytes:
     raise InputError(message, "wrong-type", argument="source")
 
 
+def read_held_out(source: Text, root: Root = "data") -> bytes | None:
+    """Return the text of the files that a data set holds out; None if it holds out none."""
+    if not isinstance(source, str) or source not in HELD_OUT:
+        return None
+    return _read_named(find_folder(root, source, HELD_OUT[source]), HELD_OUT[source])
+
+
 def _read_named(folder: Path, pattern: str) -> bytes:
     if pattern.endswith(".txt"):
         return read_files(sorted(folder.glob(pattern)))
+    if pattern.endswith(".xz"):
+        return linux.read(folder / pattern)
     return _not_empty(_SEPARATOR.join(read_reviews(folder / pattern)), f"the reviews in {folder}")
 
 

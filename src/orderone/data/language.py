@@ -7,7 +7,8 @@
 
 All tokens are in one tensor on the device; a batch is a lookup. The text is cut into sixteen equal
 parts and the end of each is held out, so that training and evaluation text are of the same kind
-even if the files are sorted.
+even if the files are sorted. A data set with held-out files ("linux") is not cut: evaluation text
+comes from these files alone.
 """
 
 import copy
@@ -21,7 +22,7 @@ from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
-from orderone.data.corpus import read_corpus
+from orderone.data.corpus import read_corpus, read_held_out
 from orderone.data.devices import read_device
 from orderone.data.draws import Draws
 from orderone.data.encode import encode
@@ -30,6 +31,7 @@ from orderone.data.order import spread
 from orderone.data.task import EVALUATIONS, FORMATS, Batch
 
 PARTS = 16
+SHARE = 0.05  # of the text that is held out by default
 
 
 def language(
@@ -38,7 +40,7 @@ def language(
     batch: Count = 16,
     length: Count = 128,
     *,
-    held_out: Number = 0.05,
+    held_out: Number | None = None,
     evaluations: Count = EVALUATIONS,
     format: Name = "pairs",
     vocab: Count | None = None,
@@ -49,14 +51,15 @@ def language(
     """Make a task: predict the next token of `source`.
 
     Args:
-        source: "python" (the text of the standard library), "sotu", "gutenberg" or "imdb" (in
-            `root`), a file, a folder of .txt files, a list of files, bytes, or a tensor of token
-            numbers.
+        source: "python" (the text of the standard library), "sotu", "gutenberg", "imdb" or "linux"
+            (in `root`), a file, a folder of .txt files, a list of files, bytes, or a tensor of
+            token numbers.
         tokenizer: "bytes", "gpt2" (`encoder.json` and `vocab.bpe` in `root`), the path of a
             `tokenizer.json`, or a folder with these files.
         batch: Number of pieces in a batch.
         length: Number of tokens in a piece.
-        held_out: Part of the text that is held out for evaluation.
+        held_out: Part of the text that is held out for evaluation; by default 0.05, or the held-out
+            files of "linux".
         evaluations: Largest number of held-out batches to use.
         format: "pairs" of inputs and targets, or "huggingface".
         vocab: Number of different tokens if `source` is a tensor; by default its largest + 1.
@@ -64,16 +67,21 @@ def language(
         root: Folder of data sets.
         cache: Folder for encoded text, by default `root/encoded`; False to store nothing.
     """
+    held_tokens: Tensor | None = None
     if isinstance(source, Tensor):
         tokens, size = _check_tokens(source, vocab)
     else:
         tokens, size = encode(read_corpus(source, root), tokenizer, root, cache)
+        files = read_held_out(source, root) if held_out is None else None
+        if files is not None:
+            held_tokens = encode(files, tokenizer, root, cache)[0]
     return Language(
         tokens,
         size,
         batch,
         length,
-        held_out=held_out,
+        held_out=SHARE if held_out is None else held_out,
+        held_tokens=held_tokens,
         evaluations=evaluations,
         format=format,
         device=device,
@@ -99,22 +107,30 @@ class Language:
         batch: Count = 16,
         length: Count = 128,
         *,
-        held_out: Number = 0.05,
+        held_out: Number = SHARE,
+        held_tokens: Tensor | None = None,
         evaluations: Count = EVALUATIONS,
         format: Name = "pairs",
         device: Device = None,
     ):
+        """Make the task; `held_tokens` is evaluation text beside `tokens`, of which none is cut."""
         self.vocab = count(vocab, "vocab")
         self.size = count(batch, "batch")
         self.length = count(length, "length")
         self.format = one_of(format, FORMATS, "format")
         self._window = self.length + (self.format == "pairs")
         share = real(held_out, "held_out", least=0, most=0.9)
-        training, held = _split(tokens, share, self._window)
+        split = f"{float(held_out)!r}"
+        if held_tokens is None:
+            training, held = _split(tokens, share, self._window)
+        else:
+            training = _split(tokens, 0.0, self._window)[0]
+            held = _whole_pieces(held_tokens, self._window)
+            split = f"files {_hash(held_tokens)}"
         self.held_out = _spread(held, self.size, count(evaluations, "evaluations", least=0))
         self.device = read_device(device)
         self._tokens = {self.device: training.to(self.device)}
-        numbers = f"{self.size}x{self.length} held out {float(held_out)!r} {evaluations}"
+        numbers = f"{self.size}x{self.length} held out {split} {evaluations}"
         self.name = f"language {_hash(tokens)} {self.format} {numbers}"
 
     @property
@@ -188,6 +204,18 @@ def _split(tokens: Tensor, held_out: float, window: int) -> tuple[Tensor, Tensor
         )
         raise InputError(message, "too-little-text", argument="source")
     return training, torch.cat(held)
+
+
+def _whole_pieces(tokens: Tensor, window: int) -> Tensor:
+    """Return all pieces (pieces, window) of held-out text; the rest at the end is left out."""
+    pieces = len(tokens) // window
+    if not pieces:
+        message = (
+            f"source: expected held-out text of at least one piece of {window} tokens, got"
+            f" {len(tokens)}; pass a smaller length"
+        )
+        raise InputError(message, "too-little-text", argument="source")
+    return tokens[: pieces * window].view(-1, window)
 
 
 def _spread(pieces: Tensor, size: int, batches: int) -> Tensor:
