@@ -22,6 +22,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -153,6 +154,8 @@ def run_pieces(
         except Interrupted as stopped:
             print(f"{piece.name}: {stopped}")
             return False
+        except Exception:  # the other pieces do not depend on this one, and device time is dear
+            print(f"{piece.name}: FAILED\n{traceback.format_exc()}", flush=True)
     return all(records.has(piece) for piece in pieces)
 
 

@@ -69,6 +69,15 @@ def test_a_piece_that_does_not_fit_is_left_out(tmp_path):
     assert set(Records(tmp_path).read()["piece"]) == {"short"}
 
 
+def test_a_piece_that_fails_does_not_stop_the_others(tmp_path, capsys):
+    def broken():
+        raise RuntimeError("no such file")
+
+    assert not run([piece("broken", data=broken), piece("healthy")], tmp_path)
+    assert "broken: FAILED" in capsys.readouterr().out
+    assert set(Records(tmp_path).read()["piece"]) == {"healthy"}
+
+
 def test_a_stopped_piece_continues_from_its_store(tmp_path):
     stopped = []
 
