@@ -1,11 +1,14 @@
-"""Many small GPTs in one program, compared with one after another:
+"""Many small models in one program, compared with one after another:
 
-    python benchmarks/stacked.py [cuda] [llama] [members] [64,128,256]
+    python benchmarks/stacked.py [cuda] [gpt llama qwen3 gpt2 vit t5] [members] [64,128,256]
+        [profile] [json=FILE]
 
-Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast, context 128, batch 16. With `llama`
-the models are unmodified Hugging Face Llamas, on a GPU with context 256. Every method
-trains the same members on the same batches. The last column but one is the difference of their
-losses after ten steps, which is rounding in bfloat16 that training amplifies.
+Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast and batch 16, with context 128 for
+`gpt` (the default, `orderone.nn.GPT`) and 256 for unmodified Hugging Face models. Every method
+trains the same members on the same batches. The last column but two is the difference of their
+losses after ten steps, which is rounding in bfloat16 that training amplifies; then come the peak
+memory and the seconds until the first step (capture and compilation). `profile` lists the slowest
+kernels of the compiled step.
 
     eager      one after another, fused AdamW
     replayed   one after another, each step a CUDA graph
@@ -17,76 +20,128 @@ import sys
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import torch
+from records import Records
 from torch import Tensor, nn
 from torch.nn import functional
 
 from orderone.nn import GPT
 from orderone.sweeping.stacked import CapturedStep, Stack
+from orderone.training.stacked.compiled_step import CompiledStep
 
-DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
-LLAMA = "llama" in sys.argv
-numbers = [a for a in sys.argv[1:] if a not in ("cuda", "llama")]
-MEMBERS = int(numbers[0]) if numbers else (64 if DEVICE == "cuda" else 16)
-WIDTHS = (
-    [int(w) for w in numbers[1].split(",")]
-    if len(numbers) > 1
-    else ([64, 128, 256] if DEVICE == "cuda" else [64])
-)
-BATCH, LENGTH = (16, 256 if LLAMA else 128) if DEVICE == "cuda" else (4, 32)
+WORDS = sys.argv[1:] if __name__ == "__main__" else []
+HUGGING_FACE = ("llama", "qwen3", "gpt2", "vit", "t5")
+KINDS = [word for word in WORDS if word == "gpt" or word in HUGGING_FACE] or ["gpt"]
+DEVICE = "cuda" if "cuda" in WORDS else "cpu"
+COMPILE = DEVICE == "cuda" or "compile" in WORDS
+MEMBERS = 64 if DEVICE == "cuda" else 16
+WIDTHS = [64, 128, 256] if DEVICE == "cuda" else [64]
+NUMBERS = [word for word in WORDS if word.replace(",", "").isdigit()]
+if NUMBERS:
+    MEMBERS = int(NUMBERS[0])
+if len(NUMBERS) > 1:
+    WIDTHS = [int(width) for width in NUMBERS[1].split(",")]
+JSON = next((word.removeprefix("json=") for word in WORDS if word.startswith("json=")), None)
 VOCAB, HEAD, ROUNDS, STEPS = 256, 32, 3, 20 if DEVICE == "cuda" else 3
 SECONDS = 1.0  # of a round, if its steps would take longer
 PRECISION = torch.bfloat16 if DEVICE == "cuda" else None
+RECORDS = Records(JSON)
 
 
 def main() -> None:
+    name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
     print(
-        f"{MEMBERS} members, {BATCH} x {LENGTH} tokens,"
-        f" {torch.cuda.get_device_name() if DEVICE == 'cuda' else 'CPU'}, torch"
-        f" {torch.__version__}, {torch.get_num_threads()} threads\n"
+        f"{MEMBERS} members, {name}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     )
     print(
-        "| width | method | ms per step of all | speed-up | to replayed | difference of losses:"
-        " median, worst | peak GB |"
+        "\n| model | width | method | ms per step of all | speed-up | to replayed | difference of"
+        " losses: median, worst | peak GB | seconds to start |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
-    for width in WIDTHS:
-        compare(width)
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    for kind in KINDS:
+        for width in WIDTHS:
+            compare(kind, width)
 
 
-def compare(width: int) -> None:
-    models = [build(width, seed) for seed in range(MEMBERS)]
-    tokens = torch.randint(VOCAB, (MEMBERS, BATCH, LENGTH + 1), device=DEVICE)
+def sizes(kind: str) -> tuple[int, int]:
+    """Return the batch size and the context."""
+    if DEVICE == "cpu":
+        return 4, 32
+    return 16, 128 if kind == "gpt" else 256
+
+
+def batch_of(kind: str) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets, with a leading axis of members."""
+    batch, length = sizes(kind)
+    generator = torch.Generator().manual_seed(0)
+    if kind == "vit":
+        images = torch.randn(MEMBERS, batch, 3, 32, 32, generator=generator)
+        labels = torch.randint(10, (MEMBERS, batch), generator=generator)
+        return images.to(DEVICE), labels.to(DEVICE)
+    tokens = torch.randint(VOCAB, (MEMBERS, batch, length + 1), generator=generator).to(DEVICE)
+    return tokens[:, :, :-1].contiguous(), tokens[:, :, 1:].contiguous()
+
+
+def compare(kind: str, width: int) -> None:
+    models = [build(kind, width, seed) for seed in range(MEMBERS)]
+    batch = batch_of(kind)
     ways: dict[str, Callable[[], Callable[[], Tensor]]] = {
-        "eager": lambda: one_by_one(models, tokens)
+        "eager": lambda: one_by_one(models, batch)
     }
     if DEVICE == "cuda":
-        ways["replayed"] = lambda: replayed(models, tokens)
-    ways["stacked"] = lambda: stacked(models, tokens)
+        ways["replayed"] = lambda: replayed(models, batch)
+    ways["stacked"] = lambda: stacked(models, batch)
     if DEVICE == "cuda":
-        ways["stacked, replayed"] = lambda: stacked(models, tokens, graph=True)
-        ways["stacked, compiled, replayed"] = lambda: stacked(
-            models, tokens, compile=True, graph=True
-        )
-    times, reference = {}, None
+        ways["stacked, replayed"] = lambda: stacked(models, batch, graph=True)
+    if COMPILE:
+        graph = DEVICE == "cuda"
+        ways["stacked, compiled"] = lambda: stacked(models, batch, compile=True, graph=graph)
+    times: dict[str, float] = {}
+    reference = None
     for name, make in ways.items():
-        step = None
+        forget()
+        started = time.perf_counter()
         try:
-            forget()
             step = make()
-            times[name], losses = timed(step)
+            step_until = time.perf_counter() - started
+            samples, losses = timed(step)
         except Exception as error:
-            print(f"| {width} | {name} | {type(error).__name__}: {str(error)[:200]} |", flush=True)
+            text = str(error).partition("\n")[0][:200]
+            print(f"| {kind} | {width} | {name} | {type(error).__name__}: {text} |", flush=True)
             continue
-        reference = losses if reference is None else reference
-        speed, replay = times["eager"] / times[name], times.get("replayed")
-        against = f"{replay / times[name]:.1f}x" if replay else ""
+        times[name] = median(samples)
+        if reference is None:
+            reference = losses
+        RECORDS.add(f"stacked {kind} {width} {name}", samples, start=step_until)
         gaps = ((losses - reference) / reference).abs()
-        gap = f"{float(gaps.median()):.0e}, {float(gaps.max()):.0e}"
-        memory = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if DEVICE == "cuda" else ""
-        cells = (width, name, f"{1e3 * times[name]:.1f}", f"{speed:.1f}x", against, gap, memory)
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        cells = [kind, str(width), name, f"{1e3 * times[name]:.2f}"]
+        cells.append(f"{times['eager'] / times[name]:.1f}x" if "eager" in times else "")
+        cells.append(f"{times['replayed'] / times[name]:.1f}x" if "replayed" in times else "")
+        cells.append(f"{float(gaps.median()):.0e}, {float(gaps.max()):.0e}")
+        memory = torch.cuda.max_memory_allocated() / 2**30 if DEVICE == "cuda" else 0.0
+        cells += [f"{memory:.1f}", f"{step_until:.1f}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
+        if "profile" in WORDS and name == "stacked, compiled":
+            show_kernels(step)
+        del step
+
+
+def show_kernels(step: Callable[[], Tensor]) -> None:
+    """Print the kernels of a step that take longest."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(3):
+            step()
+        wait()
+    rows = sorted(profiled.key_averages(), key=lambda row: -row.self_device_time_total)
+    total = sum(row.self_device_time_total for row in rows)
+    print(f"\nkernels, ms per step ({total / 3e3:.2f} in all, {len(rows)} kinds):")
+    for row in rows[:22]:
+        print(f"  {row.self_device_time_total / 3e3:.3f}  {row.count // 3:4d} x  {row.key[:110]}")
+    print(flush=True)
 
 
 def forget() -> None:
@@ -95,10 +150,10 @@ def forget() -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def timed(step: Callable[[], Tensor]) -> tuple[float, Tensor]:
-    """Return the median seconds of a step of all members, and their losses after ten steps."""
+def timed(step: Callable[[], Tensor]) -> tuple[list[float], Tensor]:
+    """Return seconds of a step of all members, by round, and their losses after ten steps."""
     losses = [step().detach().float().clone() for _ in range(10)][-1]
-    found = []
+    found: list[float] = []
     for _ in range(ROUNDS):
         wait()
         start = time.perf_counter()
@@ -108,7 +163,7 @@ def timed(step: Callable[[], Tensor]) -> tuple[float, Tensor]:
             done += 1
         wait()
         found.append((time.perf_counter() - start) / done)
-    return median(found), losses
+    return found, losses
 
 
 def wait() -> None:
@@ -116,66 +171,113 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def build(width: int, seed: int) -> nn.Module:
+def build(kind: str, width: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    if LLAMA:
-        return llama(width).to(DEVICE)
-    return GPT(vocab=VOCAB, length=LENGTH, width=width, heads=max(width // HEAD, 1), depth=4).to(
-        DEVICE
-    )
-
-
-def llama(width: int) -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     heads = max(width // HEAD, 1)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=width,
-        intermediate_size=4 * width,
-        num_hidden_layers=4,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        max_position_embeddings=LENGTH,
-        use_cache=False,
+    _, length = sizes(kind)
+    if kind == "gpt":
+        model = GPT(vocab=VOCAB, length=length, width=width, heads=heads, depth=4)
+    else:
+        model = hugging_face(kind, width, heads, length)
+    return model.to(DEVICE)
+
+
+def hugging_face(kind: str, width: int, heads: int, length: int) -> nn.Module:
+    import transformers as hf
+
+    sized: dict[str, Any] = {
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "num_hidden_layers": 4,
+        "num_attention_heads": heads,
+    }
+    decoder: dict[str, Any] = {
+        **sized,
+        "vocab_size": VOCAB,
+        "num_key_value_heads": heads,
+        "max_position_embeddings": length,
+        "use_cache": False,
+    }
+    if kind == "llama":
+        return hf.LlamaForCausalLM(hf.LlamaConfig(**decoder))
+    if kind == "qwen3":
+        return hf.Qwen3ForCausalLM(hf.Qwen3Config(**decoder, head_dim=width // heads))
+    if kind == "gpt2":
+        shape: dict[str, Any] = {"vocab_size": VOCAB, "n_positions": length, "n_layer": 4}
+        shape |= {"n_embd": width, "n_head": heads, "use_cache": False}
+        dropout: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        return hf.GPT2LMHeadModel(hf.GPT2Config(**shape, **dropout))
+    if kind == "vit":
+        picture: dict[str, Any] = {"image_size": 32, "patch_size": 4, "num_labels": 10}
+        return hf.ViTForImageClassification(hf.ViTConfig(**sized, **picture))
+    encoder_decoder: dict[str, Any] = {
+        "d_model": width,
+        "d_kv": width // heads,
+        "d_ff": 4 * width,
+        "num_heads": heads,
+    }
+    return T5(
+        hf.T5ForConditionalGeneration(
+            hf.T5Config(
+                **encoder_decoder,
+                d_ff=4 * width,
+                num_heads=heads,
+                vocab_size=VOCAB,
+                num_layers=2,
+                num_decoder_layers=2,
+                dropout_rate=0.0,
+                use_cache=False,
+            )
+        )
     )
-    return LlamaForCausalLM(config)
+
+
+class T5(nn.Module):
+    """T5 that reads and predicts the same tokens."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.model(input_ids=tokens, decoder_input_ids=tokens).logits
 
 
 def rate(member: int) -> float:
     return 1e-4 * 2 ** (member % 8)
 
 
-def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
+def loss_of(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     with torch.autocast(DEVICE, PRECISION, enabled=PRECISION is not None, cache_enabled=False):
-        output = model(tokens[:, :-1])
+        output = model(inputs)
         logits = getattr(output, "logits", output)
-        return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        return functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
-def one_by_one(models: list[nn.Module], tokens: Tensor) -> Callable[[], Tensor]:
+def one_by_one(models: list[nn.Module], batch: tuple[Tensor, Tensor]) -> Callable[[], Tensor]:
     models = [copy.deepcopy(model) for model in models]
     optimizers = [
         torch.optim.AdamW(m.parameters(), lr=rate(k), fused=True) for k, m in enumerate(models)
     ]
 
     def step() -> Tensor:
-        return torch.stack(
-            [train(*member) for member in zip(models, optimizers, tokens, strict=True)]
-        )
+        members = zip(models, optimizers, *batch, strict=True)
+        return torch.stack([train(*member) for member in members])
 
     return step
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor) -> Tensor:
-    loss = loss_of(model, tokens)
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor
+) -> Tensor:
+    loss = loss_of(model, inputs, targets)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     return loss.detach()
 
 
-def replayed(models: list[nn.Module], tokens: Tensor) -> Callable[[], Tensor]:
+def replayed(models: list[nn.Module], batch: tuple[Tensor, Tensor]) -> Callable[[], Tensor]:
     """Replay the step of each member as a separate graph."""
     models = [copy.deepcopy(model) for model in models]
     graphs, losses = [], []
@@ -186,12 +288,12 @@ def replayed(models: list[nn.Module], tokens: Tensor) -> Callable[[], Tensor]:
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(2):
-                train(model, optimizer, tokens[k])
+                train(model, optimizer, batch[0][k], batch[1][k])
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         optimizer.zero_grad()  # gradients belong to the graph's memory
         with torch.cuda.graph(graph):
-            losses.append(train(model, optimizer, tokens[k]))
+            losses.append(train(model, optimizer, batch[0][k], batch[1][k]))
         graphs.append((graph, optimizer))
         model.load_state_dict(before)
         for state in optimizer.state.values():
@@ -207,13 +309,22 @@ def replayed(models: list[nn.Module], tokens: Tensor) -> Callable[[], Tensor]:
 
 
 def stacked(
-    models: list[nn.Module], tokens: Tensor, compile: bool = False, graph: bool = False
+    models: list[nn.Module],
+    batch: tuple[Tensor, Tensor],
+    compile: bool = False,
+    graph: bool = False,
 ) -> Callable[[], Tensor]:
     models = [copy.deepcopy(model) for model in models]
     optimizers = [torch.optim.AdamW(m.parameters(), lr=rate(k)) for k, m in enumerate(models)]
-    stack = Stack(models, optimizers, precision=PRECISION, compile=compile)
-    batch = (tokens[:, :, :-1].contiguous(), tokens[:, :, 1:].contiguous())
-    step = CapturedStep(stack, batch) if graph else stack.step
+    stack = Stack(models, optimizers, precision=PRECISION, compile=compile and graph)
+    step: Callable[..., Tensor] = stack.step
+    if graph:
+        step = CapturedStep(stack, batch)
+    elif compile:
+        step = CompiledStep(stack, batch)
+    error = getattr(step, "compile_error", None)
+    if error is not None:
+        raise RuntimeError(f"not compiled: {error}")
     return lambda: step(batch)
 
 

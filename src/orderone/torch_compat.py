@@ -7,7 +7,7 @@ When a new version of torch drops a name, this is the only file to change.
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -69,6 +69,7 @@ __all__ = [
     "backward_hook_registry",
     "backward_pre_hook_registry",
     "buffer_registry",
+    "compile_graph",
     "compiler_options",
     "current_graph_task",
     "current_raw_cuda_stream",
@@ -156,6 +157,23 @@ fused_adam_: Callable[..., None] = _needed(torch.ops.aten, "_fused_adam_")
 fused_adamw_: Callable[..., None] = _needed(torch.ops.aten, "_fused_adamw_")
 # stacked experts: what torch.nn.functional.grouped_mm calls, which no mode sees itself; all
 grouped_mm_operation: Callable[..., Tensor] = _needed(torch, "_grouped_mm")
+
+
+def compile_graph(
+    operations: torch.fx.GraphModule,
+    inputs: list[Tensor],
+    options: dict[str, str | int | bool | Callable[..., object]],
+) -> Callable[..., Sequence[Tensor]]:
+    """Return the compiled operations, for these shapes.
+
+    torch.compile would trace the operations once more, and `torch.compiler.reset`, which `apply`
+    calls, would discard its result. Traced stacks. All.
+    """
+    from torch._inductor import compile as compile_by_inductor
+
+    compile_inputs: Any = inputs
+    program: Any = compile_by_inductor(operations, compile_inputs, options)
+    return program
 
 
 def compiler_options() -> dict[str, str | int | bool | Callable[..., object]]:

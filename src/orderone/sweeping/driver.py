@@ -161,6 +161,7 @@ class Driver:
         failures: list[str] = []
         not_stacked: dict[object, None] = {}  # reasons, each once
         not_compiled: dict[object, None] = {}
+        choices: dict[str, None] = {}
         for key, outcome in outcomes.items():
             if outcome.error is not None:
                 failures.append(f"failed: {self.asked[key]}: {outcome.error}")
@@ -168,6 +169,9 @@ class Driver:
                 not_stacked[outcome.facts["not stacked"]] = None
             elif "not compiled" in outcome.facts:
                 not_compiled[outcome.facts["not compiled"]] = None
+            elif "compile choice" in outcome.facts:
+                choice = str(outcome.facts["compile choice"])
+                choices[f"width {self.asked[key].get('width')} {choice}"] = None
         notes = [with_code(text, "trial-failed") for text in failures[:MOST_FAILURES]]
         if len(failures) > MOST_FAILURES:
             more = f"{len(failures) - MOST_FAILURES} more trials failed; see the column 'error'"
@@ -179,6 +183,8 @@ class Driver:
         for reason in not_compiled:
             text = f"stacked without torch.compile, which failed: {reason}"
             notes.append(with_code(text, "compile-failed"))
+        if choices:
+            notes.append(f"compile=None: {'; '.join(choices)}")
         if self.store and self.store.unsaved:
             text = (
                 f"{len(self.store.unsaved)} finished trials could not be written to"

@@ -30,6 +30,7 @@ from orderone.training import interrupts
 from orderone.training.outcome import Outcome, make_outcome, recent_loss
 from orderone.training.settings import Settings
 from orderone.training.source import Batch, Source, moved
+from orderone.training.stacked.compiled_step import CompiledStep, FixedStep
 from orderone.training.stacked.errors import NotCapturable
 from orderone.training.stacked.graph import CapturedStep
 from orderone.training.stacked.stack import Stack
@@ -76,8 +77,9 @@ class StackedTraining:
         self.formed: int = 0  # updates before the stack had its present members
         self.members: int = len(trials)
         self.stack: Stack = make_stack(job, [job.member(trial) for trial in trials])
-        self.captured: CapturedStep | None = None
-        self.capture: bool = capture_pays(job)
+        self.captured: FixedStep | None = None
+        self.capture: bool = capture_pays(job) or self._compiles_on_cpu()
+        self.not_captured: str | None = None  # why not
 
     def run(self, report: Report | None) -> Iterator[Outcome]:
         """Yield the outcome of each member when it ends."""
@@ -158,9 +160,10 @@ class StackedTraining:
     def _step(self, batches: Sequence[Batch], factor: float) -> torch.Tensor:
         if self.capture and self.captured is None:
             try:
-                self.captured = CapturedStep(self.stack, *batches, steps=self._steps_to_compile())
-            except NotCapturable:
+                self.captured = self._fixed_step(batches)
+            except NotCapturable as error:
                 self.capture = False
+                self.not_captured = str(error)
             if not self.capture:
                 # The error referred to tensors of another stream, also in cycles of references.
                 # torch would warn that gradients of the next step come from a wrong stream.
@@ -168,6 +171,14 @@ class StackedTraining:
         if self.captured is not None and self.captured.fits(*batches):
             return self.captured(*batches, factor=factor)
         return self.stack.step(*batches, factor=factor)
+
+    def _fixed_step(self, batches: Sequence[Batch]) -> FixedStep:
+        if self.device.type == "cuda":
+            return CapturedStep(self.stack, *batches, steps=self._steps_to_compile())
+        return CompiledStep(self.stack, *batches)
+
+    def _compiles_on_cpu(self) -> bool:
+        return bool(self.job.compile) and self.device.type == "cpu"
 
     def _steps_to_compile(self) -> int:
         """Return the number of steps that a compilation would serve; 0 if it is not wanted."""
@@ -236,6 +247,21 @@ class StackedTraining:
         self.stack.keep(positions)
         self.slots = remaining
 
+    def _compile_facts(self) -> dict[str, object]:
+        """Return why the stack was compiled or not, for the notes of the sweep."""
+        if self.captured is None:
+            if self.job.compile and self.not_captured:
+                return {"not compiled": self.not_captured}
+            return {}
+        facts: dict[str, object] = {}
+        if self.captured.compile_error:
+            facts["not compiled"] = self.captured.compile_error
+        if self.captured.compile_choice:
+            facts["compile choice"] = self.captured.compile_choice
+        if self.captured.compiled:
+            facts["compile seconds"] = self.captured.compile_seconds
+        return facts
+
     def _outcome(
         self, trial: Trial, diverged_at: int | None = None, stopped_at: int | None = None
     ) -> Outcome:
@@ -243,12 +269,11 @@ class StackedTraining:
             "engine": "stacked",
             "device": str(self.device),
             "members": self.members,
-            "graph": self.captured is not None,
+            "graph": isinstance(self.captured, CapturedStep),
             "compiled": self.captured is not None and self.captured.compiled,
             "verified": self.proof.fact(),
         }
-        if self.captured is not None and self.captured.compile_error:
-            facts["not compiled"] = self.captured.compile_error
+        facts |= self._compile_facts()
         if self.stack.scale is not None:
             facts["skipped updates"] = int(self.stack.scale.skipped[self.slots.index(trial)])
         return make_outcome(

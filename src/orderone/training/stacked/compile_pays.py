@@ -5,16 +5,20 @@
     cost             seconds per operation of the pass
 
 Both are counted, not timed: the same study is compiled or not on every run, so that its losses are
-the same. Measured on an H200 with torch 2.11, 64 Llamas of 4 layers (`benchmarks/stacked.py cuda
-llama`): at width 128 the count says 25 ms per step and compiling saved 31 ms, at width 256 it says
-43 ms and compiling saved 61 ms; both took 25 ms per operation.
+the same. For the same reason a program on disk from an earlier run does not count. Measured on an
+H200 with torch 2.11, 64 Llamas of 4 layers (`benchmarks/stacked.py cuda llama`): at width 128 the
+count says 25 ms per step and compiling saved 31 ms, at width 256 it says 43 ms and compiling saved
+61 ms; both took 25 ms per operation.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
 from orderone.torch_compat import OpOverload, tree_leaves
+from orderone.training.stacked.compiling import LIMIT
 
 SECONDS_PER_OPERATION = 0.025
 MARGIN = 1.5  # what is saved must exceed the cost by this factor, since both are estimates
@@ -32,13 +36,32 @@ FUSED = frozenset(
 )
 
 
-def compiling_pays(graph: Graph, steps: int, device: torch.device) -> bool:
-    """Return whether compiling this pass saves time in a training of so many steps."""
-    if device.type != "cuda":
-        return False
+@dataclass(frozen=True)
+class Estimate:
+    """Estimated seconds that compiling costs, and that it saves in a training."""
+
+    cost: float
+    saved: float
+    steps: int
+
+    @property
+    def pays(self) -> bool:
+        return self.saved > MARGIN * self.cost and self.cost <= LIMIT
+
+    def __str__(self) -> str:
+        return (
+            f"estimated {self.cost:.0f} s to compile and {self.saved:.0f} s saved in"
+            f" {self.steps} passes"
+        )
+
+
+def estimate(graph: Graph, steps: int, device: torch.device) -> Estimate:
+    """Return the estimate for this pass in a training of so many steps; a CPU saves nothing."""
     calls = [node for node in graph.nodes if node.op == "call_function"]
-    saved = sum(map(fused_bytes, calls)) / bandwidth(device)
-    return steps * saved > MARGIN * SECONDS_PER_OPERATION * len(calls)
+    saved = 0.0
+    if device.type == "cuda" and steps:
+        saved = steps * sum(map(fused_bytes, calls)) / bandwidth(device)
+    return Estimate(SECONDS_PER_OPERATION * len(calls), saved, steps)
 
 
 def fused_bytes(node: Node) -> int:

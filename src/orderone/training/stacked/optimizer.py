@@ -5,7 +5,8 @@ member, so that members may differ in them at no cost. A schedule is one factor 
 rates: it cannot change the ratios that a plan has set between groups.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,22 +74,36 @@ class StackedOptimizer:
         self.factor: Tensor = torch.ones((), dtype=torch.float64, device=device)
         self._gather()
 
-    def _gather(self) -> None:
+    def _gather(self, elementary: bool = False) -> None:
         """Group the tensors by update law and precision."""
         alike: dict[str, list[str]] = {}
         for name, law in self.laws.items():
             key = f"{type(law).__name__} {law.options} {self.parameters[name].dtype}"
             alike.setdefault(key, []).append(name)
-        self.parts: list[TensorUpdates] = [self._part(names) for names in alike.values()]
+        self.parts: list[TensorUpdates] = []
+        for names in alike.values():
+            self.parts.append(self._part(names, elementary))
 
-    def _part(self, names: list[str]) -> TensorUpdates:
+    def _part(self, names: list[str], elementary: bool) -> TensorUpdates:
         law = self.laws[names[0]]
         chosen = {name: self.parameters[name] for name in names}
+        if elementary:
+            return BatchedUpdate(law, chosen, self.states, self.settings)
         if chosen[names[0]].device.type == "cpu":
             kernel = law.cpu_kernel(chosen, self.states, self.settings)
             if kernel is not None:
                 return kernel
         return BatchedUpdate(law, chosen, self.states, self.settings, self.compile)
+
+    @contextmanager
+    def elementary_updates(self) -> Iterator[None]:
+        """Update by elementary operations within this context, so that they can be traced."""
+        before = self.parts
+        self._gather(elementary=True)
+        try:
+            yield
+        finally:
+            self.parts = before
 
     def compile_updates(self) -> None:
         """Compile each update into one kernel from the next step on."""

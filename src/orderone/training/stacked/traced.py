@@ -13,7 +13,6 @@ A decision on values would be repeated for every batch. So values may be read on
 same in every pass: those of tensors that were made from nothing but numbers, such as positions.
 """
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -24,7 +23,6 @@ from torch.fx import GraphModule
 from orderone.torch_compat import (
     OpOverload,
     TorchDispatchMode,
-    compiler_options,
     make_fx,
     operator_schema,
     storage_id,
@@ -34,7 +32,8 @@ from orderone.torch_compat import (
     untraced,
 )
 from orderone.training.stacked.capturing import tracing
-from orderone.training.stacked.errors import NotCapturable, NotCompiled, NotStackable
+from orderone.training.stacked.compiling import compiled, lift_constants
+from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.groups import Batch
 
 Gradients: TypeAlias = dict[str, Tensor]
@@ -72,40 +71,41 @@ class TracedPass:
             batch_leaves = list(leaves)
             for place, leaf in zip(places, inputs[len(names) :], strict=True):
                 batch_leaves[place] = leaf
-            with tracing(as_captured), _ReadsOnlyKnownValues():
+            with tracing(as_captured), ReadsOnlyKnownValues():
                 losses, gradients = run(own, tree_unflatten(batch_leaves, spec))
             self.gradient_names = list(gradients)
             return [losses, *gradients.values()]
 
         inputs = [*tensors.values(), *(leaves[place] for place in places)]
-        try:
-            self.operations: GraphModule = make_fx(flat)(*inputs)
-        except NotCapturable:
-            raise
-        except (RuntimeError, NotImplementedError, NotStackable) as error:
-            # the same pass worked just before
-            raise NotCapturable(f"this pass cannot be traced: {error}") from error
+        self.operations: GraphModule = operations_of(flat, inputs)
+        self.constants: list[Tensor] = lift_constants(self.operations)
         self._run: Callable[..., Sequence[Tensor]] = self.operations
 
     def compile(self, tensors: Mapping[str, Tensor], batch: Batch) -> None:
-        """Compile the operations (torch.compile), and run them once."""
-        self._run = torch.compile(self.operations, dynamic=False, options=compiler_options())
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the user cannot change what the compiler does
-                self(tensors, batch)
-        except Exception as error:  # the compiler may raise anything
-            self._run = self.operations
-            raise NotCompiled(f"{type(error).__name__}: {error}") from error
+        """Compile the operations, and run them once."""
+        self._run = compiled(self.operations, self._inputs(tensors, batch))
 
     @torch.no_grad()
     def __call__(self, tensors: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Gradients]:
-        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-        losses, *gradients = self._run(*tensors.values(), *leaves)
+        losses, *gradients = self._run(*self._inputs(tensors, batch))
         return losses, dict(zip(self.gradient_names, gradients, strict=True))
 
+    def _inputs(self, tensors: Mapping[str, Tensor], batch: Batch) -> list[Tensor]:
+        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+        return [x.detach() for x in (*tensors.values(), *leaves, *self.constants)]
 
-class _ReadsOnlyKnownValues(TorchDispatchMode):
+
+def operations_of(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> GraphModule:
+    """Return the operations that the function runs on these inputs; it worked just before."""
+    try:
+        return make_fx(function)(*inputs)
+    except NotCapturable:
+        raise
+    except (RuntimeError, NotImplementedError, NotStackable) as error:
+        raise NotCapturable(f"this pass cannot be traced: {error}") from error
+
+
+class ReadsOnlyKnownValues(TorchDispatchMode):
     """Mode that refuses to read values which can differ from pass to pass.
 
     Known are the values of tensors that were made from numbers, and of what was computed from such
