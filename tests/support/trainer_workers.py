@@ -200,6 +200,56 @@ def train_unclipped(model: Any, optimizer: Any) -> list[float]:
     return values
 
 
+# --- Lightning ------------------------------------------------------------------------------------
+
+
+def lightning_ddp() -> dict[str, Any]:
+    """Train with Lightning's DDP; every process reads its part of each batch."""
+    import lightning
+
+    from orderone.integrations.lightning import PlanCallback
+
+    made = plan()
+    rank = dist.get_rank()
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.inner: Any = made.bound()
+            self.values: list[float] = []
+
+        def training_step(self, batch, batch_idx):
+            loss = self.inner(**batch).loss
+            total = loss.detach().clone()
+            dist.all_reduce(total)
+            self.values.append(total.item() / PROCESSES)
+            return loss
+
+        def configure_optimizers(self):
+            return made.optimizer()
+
+    parts: list[dict[str, Tensor]] = []
+    for step in range(STEPS):
+        parts.append({name: x.chunk(PROCESSES)[rank] for name, x in batch(step).items()})
+    module = Module()
+    fitted = lightning.Trainer(
+        strategy="ddp",
+        accelerator="cpu",
+        devices=PROCESSES,
+        max_steps=STEPS,
+        gradient_clip_val=1.0,
+        use_distributed_sampler=False,
+        callbacks=[PlanCallback(made, every=EVERY)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    loader: Any = torch.utils.data.DataLoader(parts, batch_size=None)  # type: ignore[arg-type]
+    fitted.fit(module, loader)
+    return {"losses": module.values, "kind": type(fitted.strategy).__name__}
+
+
 JOBS: dict[str, Callable[[], dict[str, Any]]] = {
     "trainer, ddp": lambda: trainer(PlanTrainer),
     "trainer, fsdp2": lambda: trainer(
@@ -209,6 +259,7 @@ JOBS: dict[str, Callable[[], dict[str, Any]]] = {
     "accelerate, fsdp2": lambda: accelerate(sharded=True),
     "fully_shard": fully_sharded,
     "tensor parallel": tensor_parallel,
+    "lightning, ddp": lightning_ddp,
 }
 
 
@@ -222,6 +273,7 @@ def process(rank: int, folder: str, port: int) -> None:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "ACCELERATE_USE_CPU": "true",
+        "TORCHELASTIC_RUN_ID": "trainers",  # Lightning asks for it to find torchrun
     }
     results: dict[str, Any] = {}
     for name, job in JOBS.items():

@@ -1,6 +1,10 @@
 """Plans in TRL, DeepSpeed, unit-scaling and MLflow, which `make test-trainers` installs."""
 
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +97,21 @@ def test_deepspeed():
     ours = o1.train(plan(), batch, STEPS, clip=1.0, device="cpu")
     assert losses == pytest.approx(list(ours.losses), rel=1e-5)
     assert {group["lr"] for group in optimizer.param_groups} == {row.lr for row in made.rows}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_zero_in_the_trainer(stage):
+    """PlanTrainer with ZeRO has the losses of `o1.train` and the learning rates of the plan."""
+    pytest.importorskip("deepspeed")
+    command = [sys.executable, "-m", "support.zero_trainer", str(stage)]
+    folder = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    ours = o1.train(plan(), batch, STEPS, clip=1.0, device="cpu")
+    assert set(result["rates"]) == {row.lr for row in plan().rows}
+    assert result["losses"] == pytest.approx(list(ours.losses), rel=1e-5)
+    assert result["kind"] == "DistributedType.DEEPSPEED"
 
 
 @pytest.mark.parametrize("name", ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR"])

@@ -8,9 +8,10 @@ sets the same number for every group, without any error.
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.optim import Adafactor, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -242,31 +243,75 @@ def _by_factor(rates: Sequence[float], wanted: Sequence[float]) -> dict[float, t
     return pairs
 
 
+class _StandIn(Optimizer):
+    """Optimizer with the settings of another one, one empty tensor per group, and no state."""
+
+    def __init__(self, optimizer: Optimizer):
+        groups: list[dict[str, Any]] = []
+        for group in optimizer.param_groups:
+            settings = {key: group[key] for key in group.keys() - {"params", "param_names"}}
+            groups.append({**copy.deepcopy(settings), "params": [torch.empty(0)]})
+        super().__init__(groups, dict(getattr(optimizer, "defaults", {})))
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Do nothing: only the schedule moves."""
+
+
 def _simulate(optimizer: Optimizer, scheduler: Any, steps: int) -> Iterator[list[float]]:
-    """Yield the learning rates of every step, on copies that share only the tensors."""
-    memo: dict[int, Any] = {}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            memo[id(parameter)] = parameter
-    memo[id(optimizer.state)] = {}
+    """Yield the learning rates of every step, on a copy of the schedule.
+
+    The copy gets a stand-in for the optimizer: those of DeepSpeed cannot be copied, and others are
+    large. A schedule that needs more of its optimizer than groups gets a copy of it, which shares
+    only the tensors.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns because no optimizer step comes first
-        copied = copy.deepcopy(scheduler, memo)
+        copied = _with_stand_in(scheduler)
+        if copied is None:
+            copied = copy.deepcopy(scheduler, _shared(optimizer))
         if isinstance(copied, ReduceLROnPlateau):
             # let every step be a plateau, and no change too small
             copied.patience = copied.cooldown = 0
             copied.eps = 0.0
         for _ in range(steps):
             try:
-                if isinstance(copied, ReduceLROnPlateau):
-                    copied.step(1.0)
-                else:
-                    copied.step()
+                _advance(copied)
                 rates = _rates(copied.optimizer)
             # a schedule of fixed length has ended; a user's function may raise anything then
             except Exception:
                 return
             yield rates
+
+
+def _with_stand_in(scheduler: Any) -> Any:
+    """Return a copy of the schedule with a stand-in; None if its first step fails with one."""
+    copies: list[Any] = []
+    try:
+        for _ in range(2):  # one to try the first step, one to return
+            memo: dict[int, Any] = {}
+            for part in _parts(scheduler):
+                memo.setdefault(id(part.optimizer), _StandIn(part.optimizer))
+            copies.append(copy.deepcopy(scheduler, memo))
+        _advance(copies[0])
+    except Exception:  # a user's class may raise anything
+        return None
+    return copies[1]
+
+
+def _shared(optimizer: Optimizer) -> dict[int, Any]:
+    """Return a memo of deepcopy with which a copy shares the tensors and has no state."""
+    memo: dict[int, Any] = {id(optimizer.state): {}}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            memo[id(parameter)] = parameter
+    return memo
+
+
+def _advance(scheduler: Any) -> None:
+    if isinstance(scheduler, ReduceLROnPlateau):
+        scheduler.step(1.0)
+    else:
+        scheduler.step()
 
 
 def _length(scheduler: Any) -> int:
