@@ -186,6 +186,9 @@ def _run(piece: Piece, store: str, records: Records, device: str) -> None:
     seconds = time.perf_counter() - start
     for note in study.notes:
         print(f"  note: {note}")
+    failed = [error for error in study.frame["error"] if isinstance(error, str)]
+    if failed:
+        raise RuntimeError(f"{len(failed)} of {piece.trials} trainings failed; first: {failed[0]}")
     frame = study.frame.drop(columns=list(DROPPED), errors="ignore")
     frame = frame.assign(piece=piece.name, **piece.labels)
     records.add(piece, frame, {"seconds": round(seconds, 1), **made_with(device)})
