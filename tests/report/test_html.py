@@ -76,14 +76,14 @@ def test_numbers_that_json_does_not_know_become_null():
     ]
 
 
-def sizes_of(differences: list[int | str | None]) -> list[float | None]:
+def sizes_of(differences: list[int | str | None], per_decade: int = STEPS) -> list[float | None]:
     """Decode sizes as the page does."""
     total = 0
     decoded: list[float | None] = []
     for x in differences:
         if isinstance(x, int):
             total += x
-            decoded.append(10 ** (total / STEPS))
+            decoded.append(10 ** (total / per_decade))
         else:
             decoded.append(None if x is None else 0)
     return decoded
@@ -93,6 +93,21 @@ def test_the_page_of_a_deep_network_stays_small():
     quantities = ("output", "change", "output gradient", "gradient", "update")
     r = check(dict.fromkeys(gpt(96), "PASS"), quantities=quantities, steps=(0, 1, 2, 3, 4))
     assert len(html(r)) < 1_500_000
+
+
+def test_the_records_of_a_very_deep_network_are_rounded(monkeypatch):
+    r = check(dict.fromkeys(gpt(1), "PASS"))
+    exact = embedded(html(r))
+    assert exact["per_decade"] == STEPS
+    monkeypatch.setattr(sys.modules["orderone.report.html"], "LARGEST", 0)
+    coarse = embedded(html(r))
+    assert coarse["per_decade"] == 50
+    output = exact["quantities"].index("output")
+    rounding = 10 ** (0.5 / 50 + 0.5 / STEPS)
+    for rounded, values in zip(coarse["rms"], exact["rms"], strict=True):
+        wanted = np.array(sizes_of(values[output]), float)
+        ratio = np.array(sizes_of(rounded[output], 50), float) / wanted
+        assert np.all((ratio < rounding) & (ratio > 1 / rounding))
 
 
 def test_the_payload_contains_the_records():

@@ -13,13 +13,16 @@ from orderone.report.inputs import CheckInput
 from orderone.report.verdicts import COLOURS, INK_ON, ORDER, UNJUDGED, first_quantity, ranked
 
 DIGITS = 4  # more than a screen can show
-STEPS = 2000  # per decade: an error of at most 0.06 %; `data.js` has the same number
+STEPS = 2000  # of a logarithm, per decade: an error of at most 0.06 %
 JsonNumber: TypeAlias = float | int | None
 JsonSize: TypeAlias = int | str | None
 
 
-def payload(check: CheckInput) -> str:
-    """Return the records, verdicts and losses of a check as JSON."""
+def payload(check: CheckInput, steps: int = STEPS) -> str:
+    """Return the records, verdicts and losses of a check as JSON.
+
+    Recorded sizes are rounded to `steps` values per decade.
+    """
     records = cube(check)
     verdicts = [{"word": word, "colour": COLOURS[word], "ink": INK_ON[word]} for word in ORDER]
     return script_safe(
@@ -30,7 +33,8 @@ def payload(check: CheckInput) -> str:
             "steps": records.steps,
             "sizes": records.sizes,
             "seeds": [str(seed) for seed in records.seeds],
-            "rms": _rms(records),
+            "rms": _rms(records, steps),
+            "per_decade": steps,
             "rows": _rows(check, records),
             "losses": _losses(check),
             "first": records.quantities.index(first_quantity(check)),
@@ -40,7 +44,7 @@ def payload(check: CheckInput) -> str:
     )
 
 
-def _rms(records: Cube) -> list[list[list[JsonSize] | None]]:
+def _rms(records: Cube, steps: int) -> list[list[list[JsonSize] | None]]:
     """Return the (step, size, seed) values of every module and quantity in one list.
 
     A quantity that a module does not have is null. `sizes` explains the form of the lists.
@@ -49,7 +53,7 @@ def _rms(records: Cube) -> list[list[list[JsonSize] | None]]:
     for values, known in zip(records.rms, records.known, strict=True):
         quantities = []
         for rms, has_records in zip(values, known, strict=True):
-            quantities.append(sizes(rms.ravel()) if has_records else None)
+            quantities.append(sizes(rms.ravel(), steps) if has_records else None)
         modules.append(quantities)
     return modules
 
@@ -84,8 +88,8 @@ def numbers(values: ArrayLike) -> list[JsonNumber]:
     return [_number(float(value)) for value in np.asarray(values, float)]
 
 
-def sizes(values: ArrayLike) -> list[JsonSize]:
-    """Return sizes as differences of logarithms, in units of 1/STEPS of a decade.
+def sizes(values: ArrayLike, steps: int = STEPS) -> list[JsonSize]:
+    """Return sizes as differences of logarithms, in units of 1/`steps` of a decade.
 
     The values of neighbouring seeds and widths are alike, so that their differences are short and
     compress well. Zero becomes "0". NaN and infinity become null. Both are skipped by differences.
@@ -98,7 +102,7 @@ def sizes(values: ArrayLike) -> list[JsonSize]:
         elif value <= 0:
             encoded.append("0")
         else:
-            now = round(math.log10(value) * STEPS)
+            now = round(math.log10(value) * steps)
             encoded.append(now - last)
             last = now
     return encoded

@@ -1,10 +1,9 @@
 // The data of the page, and the format of numbers. Text reaches the page through textContent only.
 const holder = document.getElementById("data");
 const data = JSON.parse(holder.type === "application/gzip" ? await unpacked("data") : holder.textContent);
-const STEPS = 2000; // of a logarithm, per decade, as in payload.py
 function sizesOf(differences) {
   let last = 0;
-  return differences.map((x) => typeof x === "number" ? 10 ** ((last += x) / STEPS) : x === null ? null : 0);
+  return differences.map((x) => typeof x === "number" ? 10 ** ((last += x) / data.per_decade) : x === null ? null : 0);
 }
 data.rms = data.rms.map((quantities) => quantities.map((list) => list && sizesOf(list)));
 const byWord = Object.fromEntries(data.verdicts.map((v) => [v.word, v]));
