@@ -86,6 +86,7 @@ __all__ = [
     "fused_adamw_",
     "get_unwrapped",
     "grouped_mm_operation",
+    "has_gradient",
     "has_gradient_hooks",
     "is_batchedtensor",
     "is_dynamo_imported",
@@ -102,6 +103,7 @@ __all__ = [
     "rnn_flat_weights",
     "set_rnn_flat_weights",
     "set_vmap_fallback_warning",
+    "sparse_values",
     "standard_gamma",
     "step_is_hooked",
     "step_post_hook_registry",
@@ -288,6 +290,13 @@ def step_is_hooked(optimizer: Optimizer) -> bool:
 def local_tensor(x: Tensor) -> Tensor:
     """Return the part of a sharded tensor that this process has; another tensor as it is. All."""
     return getattr(x, "_local_tensor", x)
+
+
+def has_gradient(x: Tensor) -> bool:
+    """Return whether autograd records `x`, also inside vmap: the loss among outputs. All."""
+    while is_functorch_wrapped_tensor(x):
+        x = get_unwrapped(x)
+    return x.requires_grad
 
 
 def sparse_values(x: Tensor) -> Tensor:

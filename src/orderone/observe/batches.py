@@ -13,7 +13,13 @@ from torch.nn import functional
 from orderone.core.errors import InputError
 from orderone.observe.trace import call_with
 from orderone.seeding import seeded
-from orderone.torch_compat import buffer_registry, parameter_registry, tree_leaves, tree_map
+from orderone.torch_compat import (
+    buffer_registry,
+    has_gradient,
+    parameter_registry,
+    tree_leaves,
+    tree_map,
+)
 
 Batch: TypeAlias = Tensor | Mapping[str, object] | tuple[object, ...]
 ModelInputs: TypeAlias = Tensor | Mapping[str, object] | Sequence[object]
@@ -126,7 +132,7 @@ def loss_of(model: Callable[..., object], batch: object, loss: Loss | None) -> T
             return usual_loss(output, batch[1])
         value = loss(output, batch[1])
     elif loss is None:
-        return _loss_of_model(output)
+        return _loss_of_model(output, lambda: model(*args, **kwargs))
     else:
         value = loss(output, batch)
     if not isinstance(value, Tensor) or value.numel() != 1:
@@ -137,16 +143,25 @@ def loss_of(model: Callable[..., object], batch: object, loss: Loss | None) -> T
     return value.squeeze()
 
 
-def _loss_of_model(output: object) -> Tensor:
-    """Return the loss in a model's output: by name, or the first scalar with a gradient."""
+def _loss_of_model(output: object, run_again: Callable[[], object]) -> Tensor:
+    """Return the loss in a model's output: by name, or the first scalar with a gradient.
+
+    Without gradients, as in an evaluation, the model is run again with them if its output has
+    several scalars: one may be an accuracy.
+    """
     loss = getattr(output, "loss", None)
     if loss is None and isinstance(output, Mapping):
         loss = output.get("loss")
     if loss is None:
-        for x in tree_leaves(output):
-            if isinstance(x, Tensor) and x.numel() == 1 and x.requires_grad:
-                loss = x
-                break
+        scalars = _scalars(output)
+        place = _place_of_loss(scalars)
+        if place is None and not torch.is_grad_enabled():
+            place = 0
+            if len(scalars) > 1:
+                with torch.enable_grad():
+                    place = _place_of_loss(_scalars(run_again()))
+        if place is not None and scalars:
+            loss = scalars[place]
     if loss is None:
         message = (
             f"loss: the model returns no loss (it returns {_describe(output)}); pass batches of"
@@ -155,6 +170,22 @@ def _loss_of_model(output: object) -> Tensor:
         )
         raise InputError(message, "needs-loss", argument="loss")
     return loss.squeeze()
+
+
+def _scalars(output: object) -> list[Tensor]:
+    scalars: list[Tensor] = []
+    for x in tree_leaves(output):
+        if isinstance(x, Tensor) and x.numel() == 1 and x.is_floating_point():
+            scalars.append(x)
+    return scalars
+
+
+def _place_of_loss(scalars: Sequence[Tensor]) -> int | None:
+    """Return the place of the first scalar with a gradient; None if there is none."""
+    for place, x in enumerate(scalars):
+        if has_gradient(x):
+            return place
+    return None
 
 
 def usual_loss(output: object, target: Tensor) -> Tensor:
