@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.odd_models import CLASSES, DRAWING, INPUTS, NAMED_MODELS, ODD_MODELS, SAMPLE
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import orderone as o1
 from orderone.core.errors import code_of
@@ -17,6 +18,7 @@ from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked import NotStackable
 from orderone.sweeping.stacked.verify import verify
 from orderone.training.source import Source
+from orderone.training.stacked.other_kernels import OtherKernels
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ODD_MODELS if name not in SAMPLE]
 
@@ -93,6 +95,47 @@ def test_other_precisions(name, precision):
     for outcome, expected in zip(found, wanted, strict=True):
         rtol = 1e-5 if precision == "float32" else 2e-2
         np.testing.assert_allclose(outcome.losses, expected.losses, rtol=rtol)
+
+
+class Recomputed(nn.Module):
+    """Convolutions with batch norm, and a layer that is computed again in the backward pass."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.first = nn.Conv1d(1, width, 3, padding=1)
+        self.second = nn.Conv1d(width, width, 3, padding="same", bias=False, groups=2)
+        self.norm = nn.BatchNorm1d(width)
+        self.middle = nn.Linear(width, width)
+        self.last = nn.Linear(width, CLASSES)
+
+    def forward(self, x):
+        h = self.norm(self.second(self.first(x[:, None]).relu())).relu().mean(-1)
+        return self.last(checkpoint(self.middle, h, use_reentrant=False).relu())
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_of_convolutions_and_recomputed_layers(precision):
+    found, wanted = both(Recomputed, precision=precision)
+    for outcome, expected in zip(found, wanted, strict=True):
+        assert outcome.facts["engine"] == "stacked"
+        np.testing.assert_allclose(outcome.losses, expected.losses, rtol=2e-2)
+
+
+def test_other_kernels_compute_the_same_numbers():
+    torch.manual_seed(0)
+    layers = [
+        (nn.Linear(4, 6), (3, 4)),
+        (nn.Conv1d(4, 6, 3, stride=2, groups=2), (2, 4, 9)),
+        (nn.Conv2d(4, 6, 3, padding="same", padding_mode="circular"), (2, 4, 5, 5)),
+        (nn.Conv2d(4, 6, 2, dilation=2, bias=False), (4, 5, 5)),
+        (nn.Conv3d(2, 2, 2, padding=1), (1, 2, 3, 3, 3)),
+    ]
+    for layer, shape in layers:
+        layer.double()
+        x = torch.randn(shape, dtype=torch.float64)
+        with OtherKernels():
+            other = layer(x)
+        assert torch.allclose(other, layer(x), rtol=1e-12, atol=1e-12)
 
 
 class Slipping(nn.Module):
