@@ -201,6 +201,23 @@ class SharedHalves(nn.Module):
         return self.head(functional.scaled_dot_product_attention(q, q, v[:, None])[:, 0])
 
 
+class Convolved(nn.Module):
+    """Attention between pixels, with a packed convolution, as in networks for diffusion."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.words = nn.Embedding(48, width)
+        self.qkv = nn.Conv1d(width, 3 * width, 1)
+        self.out = nn.Conv1d(width, width, 1)
+        self.head = nn.Linear(width, 48)
+
+    def forward(self, ids):
+        x = self.words(ids).mT
+        q, k, v = self.qkv(x).chunk(3, 1)
+        weights = torch.einsum("bct,bcs->bts", q / q.shape[1] ** 0.5, k).softmax(-1)
+        return self.head((x + self.out(torch.einsum("bts,bcs->bct", weights, v))).mT)
+
+
 def blocks(plan, name):
     return [(block.kind, block.axis, block.ranges) for block in plan[name].blocks]
 
@@ -215,6 +232,14 @@ def test_groups_of_heads():
 def test_eager_vision_attention():
     plan = o1.plan(Vision(32), base=Vision(8), inputs=tokens())
     assert blocks(plan, "qkv.weight") == [("queries", 0, ((0, 32),)), ("keys", 0, ((32, 64),))]
+
+
+def test_packed_convolutions():
+    plan = o1.plan(Convolved(32), base=Convolved(8), inputs=tokens())
+    expected = [("queries", 0, ((0, 32),)), ("keys", 0, ((32, 64),))]
+    assert blocks(plan, "qkv.weight") == expected
+    assert blocks(plan, "qkv.bias") == expected
+    assert plan.undone == ()
 
 
 @pytest.mark.parametrize("inputs", [None, tokens()])

@@ -626,7 +626,7 @@ def _with_rows(
         for name in score.queries:
             if name in score.keys:
                 for use in large.uses[name]:
-                    if use.kind == "matrix" and use.fan_in is not None:
+                    if use.kind in ("matrix", "convolution") and use.fan_in is not None:
                         fan_in[name] = use.fan_in
     if not fan_in:
         return tuple(scores)
