@@ -36,6 +36,13 @@ def test_the_rates_follow_the_multiplier(gamma, random):
         assert plan["2.right"].factors.std == pytest.approx(8 ** -(1 - gamma))
 
 
+def test_a_composition_has_the_rule():
+    recipe = o1.rules.compose("mup", rank_rule="mua")
+    assert _plan(32, gamma=0.0, rule=recipe)["2.right"].lr == pytest.approx(8**-0.5)
+    with refuses("option-of-the-rule", argument="rank_rule"):
+        _plan(32, rule=recipe, rank_rule=None)
+
+
 def test_frozen_tensors_are_respected():
     plan = _plan(32)
     model = plan.bound()

@@ -176,7 +176,16 @@ def test_compose_adds_axes_to_a_rule():
         rules.compose(recipe, axis)
     with refuses("axis-twice", argument="axes"):
         rules.compose("mup", Axis("batch", axis.factors, "", ""))
-    for wrong in ({"depth": "linear"}, {"horizon": "none"}, {"decay": "none"}):
+    of_shapes = {"expert_rule": "mssp", "rank_rule": "mua", "repetition_rule": "gqa-mup"}
+    for option, name in of_shapes.items():
+        assert getattr(rules.compose(recipe, **{option: name}), option) == name
+        assert getattr(recipe, option) is None
+    for wrong in (
+        {"depth": "linear"},
+        {"horizon": "none"},
+        {"decay": "none"},
+        *({option: "none"} for option in of_shapes),
+    ):
         with refuses("unknown-name"):
             rules.compose("mup", **wrong)
     with refuses("unknown-name", argument="axis"):

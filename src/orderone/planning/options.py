@@ -65,11 +65,14 @@ from orderone.theory.exponents.updates import update_law
 Model: TypeAlias = Annotated[nn.Module, UserInput]
 Rule: TypeAlias = Annotated[str | Parameterization | Composition, UserInput]
 OptimizerKind: TypeAlias = Annotated[str | type[Optimizer] | partial[Optimizer], UserInput]
-EpsOption: TypeAlias = Annotated[float | Sequence[float | None], UserInput]
+EpsOfOne: TypeAlias = float | Sequence[float | None]
+EpsOption: TypeAlias = Annotated[EpsOfOne | Mapping[str, EpsOfOne], UserInput]
 Patterns: TypeAlias = Annotated[str | Iterable[str], UserInput]
 Overrides: TypeAlias = Annotated[Mapping[str, str], UserInput]
 ExampleBatch: TypeAlias = Annotated[Tensor | Sequence[object] | Mapping[str, object], UserInput]
 OrderOneConstants: TypeAlias = Annotated[Mapping[str, float], UserInput]
+
+MUP = "mup"  # default rule for experts, ranks and repetitions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +129,11 @@ class PlanOptions:
         depth = _chosen("depth", self.depth, recipe.depth, None)
         decay = _chosen("decay", self.decay, recipe.decay, INDEPENDENT)
         horizon = _chosen("horizon", self.horizon, recipe.horizon, SDE)
+        expert_rule = _chosen("expert_rule", self.expert_rule, recipe.expert_rule, MUP)
+        rank_rule = _chosen("rank_rule", self.rank_rule, recipe.rank_rule, MUP)
+        repetition_rule = _chosen(
+            "repetition_rule", self.repetition_rule, recipe.repetition_rule, MUP
+        )
         return Request(
             rule=recipe.rule,
             name=recipe.name,
@@ -136,9 +144,9 @@ class PlanOptions:
             init=StartSetting.read(self.init),
             eps=self.eps,
             depth=None if depth is None else one_of(depth, DEPTH_RULES, "depth"),
-            expert_rule=_optional(self.expert_rule, EXPERT_RULES, "expert_rule"),
-            rank_rule=_optional(self.rank_rule, RANK_RULES, "rank_rule"),
-            repetition_rule=_optional(self.repetition_rule, REPETITION_RULES, "repetition_rule"),
+            expert_rule=_optional(expert_rule, EXPERT_RULES, "expert_rule"),
+            rank_rule=_optional(rank_rule, RANK_RULES, "rank_rule"),
+            repetition_rule=_optional(repetition_rule, REPETITION_RULES, "repetition_rule"),
             gauge=one_of(self.gauge, GAUGES, "gauge"),
             decay=_read_decay(decay, optimizer),
             horizon=Horizon.read(
@@ -359,20 +367,35 @@ class Request:
         return choice.value
 
     def eps_of(self, optimizer: Algorithm) -> Eps:
-        """Return the base's eps for tensors of this optimizer."""
-        if self.eps is None or optimizer.eps is None or optimizer.name != self.algorithm.name:
+        """Return the base's eps for tensors of this optimizer.
+
+        A number is for the optimizer that the user named; a mapping has a key for each.
+        """
+        eps = self._eps_by_name.get(optimizer.name)
+        if eps is None or optimizer.eps is None:
             return optimizer.eps
         if not isinstance(optimizer.eps, tuple):
-            return nonnegative(self.eps, "eps")
-        if not isinstance(self.eps, (tuple, list)) or len(self.eps) != 2:
+            return nonnegative(eps, "eps")
+        if not isinstance(eps, (tuple, list)) or len(eps) != 2:
             raise InputError(
                 f"eps: expected a pair for {optimizer.name}, as in torch: (None, 1e-3); got"
-                f" {self.eps!r}",
+                f" {eps!r}",
                 argument="eps",
             )
-        floor, size = self.eps
+        floor, size = eps
         checked_floor = None if floor is None else nonnegative(floor, "eps")
         return (checked_floor, nonnegative(size, "eps"))
+
+    @property
+    def _eps_by_name(self) -> Mapping[str, object]:
+        """The user's eps by optimizer."""
+        if self.eps is None:
+            return {}
+        if not isinstance(self.eps, Mapping):
+            return {self.algorithm.name: self.eps}
+        for name in self.eps:
+            one_of(name, self.algorithm.names, "eps")
+        return self.eps
 
     def decay_factor(
         self, optimizer: Algorithm, factors: Factors, role: Role, growth: Growth

@@ -6,17 +6,35 @@
 The factors of all axes are multiplied, so that their order does not count.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 from orderone.core.errors import InputError, one_of
 from orderone.core.inputs import Name, UserInput
-from orderone.rules.axes import DECAY, DEPTH_RULES, HORIZONS, Axis
+from orderone.rules.axes import (
+    DECAY,
+    DEPTH_RULES,
+    EXPERT_RULES,
+    HORIZONS,
+    RANK_RULES,
+    REPETITION_RULES,
+    Axis,
+)
 from orderone.rules.parameterizations import TABLES, table
 from orderone.rules.plugins import plugin, plugins
 from orderone.theory.exponents import Parameterization
 
 AxisInput: TypeAlias = Annotated[str | Axis, UserInput]
+# option of `plan` -> names of its rules
+_RULES: dict[str, Collection[str]] = {
+    "depth": DEPTH_RULES,
+    "horizon": HORIZONS,
+    "decay": DECAY,
+    "expert_rule": EXPERT_RULES,
+    "rank_rule": RANK_RULES,
+    "repetition_rule": REPETITION_RULES,
+}
 RESERVED = ("width", "depth", "batch", "tokens", "experts", "rank", "repetition")
 
 
@@ -29,6 +47,9 @@ class Composition:
     depth: str | None = None
     horizon: str | None = None
     decay: str | None = None
+    expert_rule: str | None = None
+    rank_rule: str | None = None
+    repetition_rule: str | None = None
     axes: tuple[Axis, ...] = ()
 
 
@@ -38,6 +59,9 @@ def compose(
     depth: Name | None = None,
     horizon: Name | None = None,
     decay: Name | None = None,
+    expert_rule: Name | None = None,
+    rank_rule: Name | None = None,
+    repetition_rule: Name | None = None,
     name: Name | None = None,
 ) -> Composition:
     """Return one value with a rule for width, and rules for other axes of scale.
@@ -51,6 +75,9 @@ def compose(
         horizon: Rule for batch size and tokens: "sde" or "power".
         decay: Convention of weight decay: "independent", "timescale", "sqrt", "inverse-width" or
             "proportional".
+        expert_rule: Rule for the number of experts: "mup", "mssp" or "jiang".
+        rank_rule: Rule for the rank of adapters: "mup" or "mua".
+        repetition_rule: Rule for the number of queries that share a key: "mup" or "gqa-mup".
         name: Name in plans; by default that of the rule.
     """
     start = _as_composition(rule)
@@ -62,13 +89,15 @@ def compose(
             "axis-twice",
             argument="axes",
         )
+    choices: dict[str, str | None] = {}
+    passed = (depth, horizon, decay, expert_rule, rank_rule, repetition_rule)
+    for (option, known), value in zip(_RULES.items(), passed, strict=True):
+        choices[option] = getattr(start, option) if value is None else one_of(value, known, option)
     return Composition(
         name=start.name if name is None else str(name),
         rule=start.rule,
-        depth=start.depth if depth is None else one_of(depth, DEPTH_RULES, "depth"),
-        horizon=start.horizon if horizon is None else one_of(horizon, HORIZONS, "horizon"),
-        decay=start.decay if decay is None else one_of(decay, DECAY, "decay"),
         axes=tuple(read),
+        **choices,
     )
 
 
