@@ -186,6 +186,31 @@ def test_the_state_of_torchs_class_is_loaded():
 # --- plans ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("text", "convention"),
+    [
+        ("muon:spectral", "spectral"),
+        ("Muon:moonshot", "match_rms_adamw"),
+        ("muon:original", "original"),
+    ],
+)
+def test_a_convention_by_name(text, convention):
+    model = mlp(64)
+    base = mlp(16)
+    named = o1.plan(model, base=base, optimizer=text, lr=1e-2)
+    made = in_convention(torch.optim.Muon, convention)
+    assert named.rows == o1.plan(model, base=base, optimizer=made, lr=1e-2).rows
+    named.apply()
+    groups = named.optimizer().param_groups
+    assert {group["adjust_lr_fn"] for group in groups if "ns_steps" in group} == {convention}
+
+
+@pytest.mark.parametrize("text", ["muon:fast", "adamw:spectral", "muon:"])
+def test_other_names_of_conventions_are_refused(text):
+    with refuses("unknown-name", argument="optimizer"):
+        o1.plan(mlp(32), base=mlp(16), optimizer=text)
+
+
 @pytest.mark.parametrize("kind", [torch.optim.Muon, Muon])
 def test_plans_in_all_conventions_take_the_same_steps(kind):
     """The same steps at the base mean the same steps at the target, whose matrices are larger."""
@@ -330,6 +355,8 @@ def test_a_sweep_stacks_a_convention():
     space = {"lr": [1e-2, 1e-1]}
     stacked = o1.sweep(mlp, space=space, stacked=True, optimizer=optimizer, **options)
     alone = o1.sweep(mlp, space=space, stacked=False, optimizer=optimizer, **options)
+    named = o1.sweep(mlp, space=space, stacked=True, optimizer="muon:spectral", **options)
+    assert list(stacked.frame["loss"]) == list(named.frame["loss"])
     plain = o1.sweep(mlp, space=space, stacked=True, optimizer="muon", **options)
     assert list(stacked.frame["loss"]) == pytest.approx(list(alone.frame["loss"]), rel=1e-2)
     assert list(stacked.frame["loss"]) != pytest.approx(list(plain.frame["loss"]), rel=1e-3)

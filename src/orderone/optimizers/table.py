@@ -14,7 +14,8 @@ from orderone.optimizers.adagrad import ADAGRAD
 from orderone.optimizers.adam import ADAM, ADAMW
 from orderone.optimizers.combined import CombinedOptimizer
 from orderone.optimizers.lion import LION
-from orderone.optimizers.muon import MUON, REST, Muon, takes_matrices
+from orderone.optimizers.muon import CONVENTION, MUON, REST, Muon, takes_matrices
+from orderone.optimizers.muon_rates import convention_name
 from orderone.optimizers.nadam import NADAM
 from orderone.optimizers.record import (
     Algorithm,
@@ -59,6 +60,7 @@ __all__ = [
     "record_named",
     "stacked_update",
     "takes_keyword",
+    "with_convention",
 ]
 
 _RECORDS = (SGD, ADAM, ADAMW, ADAFACTOR, MUON, LION, RMSPROP, NADAM, ADAGRAD)
@@ -78,7 +80,8 @@ _ALIASES = {"sign": "lion"}  # name of an update law in `theory`
 def algorithm(optimizer: object) -> Algorithm:
     """Return the record of an optimizer: its name, its class, or an instance.
 
-    A class may come with options, as functools.partial(AdamW, betas=(0.9, 0.95)). A subclass of a
+    A class may come with options, as functools.partial(AdamW, betas=(0.9, 0.95)); "muon:spectral"
+    is Muon with this convention of its learning rate. A subclass of a
     known class gets the update law of the nearest known class. Any other class must be registered,
     even if it has the name of a known one: its update law is not known.
     """
@@ -87,6 +90,7 @@ def algorithm(optimizer: object) -> Algorithm:
             f"optimizer: {optimizer!r} is the label of a class; pass the class itself",
             argument="optimizer",
         )
+    optimizer = with_convention(optimizer)
     if isinstance(optimizer, CombinedOptimizer):  # its first part names it
         optimizer = next(iter(optimizer.parts.values()))
     if isinstance(optimizer, Optimizer):
@@ -117,6 +121,21 @@ def algorithm(optimizer: object) -> Algorithm:
     if optimizer is record.torch_class:
         return record
     return _with_defaults_of(optimizer, record)
+
+
+def with_convention(optimizer: object) -> object:
+    """Return torch.optim.Muon with a convention of lr for "muon:spectral"; others as they are."""
+    if not isinstance(optimizer, str) or ":" not in optimizer or optimizer.endswith(")"):
+        return optimizer
+    name, _, convention = optimizer.partition(":")
+    if name.lower() != MUON.name:
+        raise InputError(
+            f"optimizer: expected a convention for muon only, such as muon:spectral, got"
+            f" {optimizer!r}",
+            "unknown-name",
+            argument="optimizer",
+        )
+    return partial(MUON.torch_class, **{CONVENTION: convention_name(convention, "optimizer")})
 
 
 def _with_defaults_of(user_class: type[Optimizer], record: Algorithm) -> Algorithm:

@@ -88,13 +88,15 @@ def plan(
             which are such laws, may leave the base out.
         rule: A name of `rules.names()`, a rule of `rules.custom`, or `rules.compose(...)`.
         optimizer: sgd, adam, adamw, adafactor, muon (with adamw for all but hidden matrices), lion,
-            rmsprop, nadam or adagrad; or the class of one of them, or your subclass of one, which
-            `plan.optimizer()` then constructs.
+            rmsprop, nadam or adagrad; "muon:match_rms_adamw" is Muon with this convention of its
+            rate (original, match_rms_adamw, spectral or none); or the class of one of them, or your
+            subclass of one, which `plan.optimizer()` then constructs.
         lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. lr and
             weight_decay may be mappings, such as {"default": 3e-3, "embedding": 1e-2,
             "*.q_proj.weight": 1e-3} or, for muon, {"muon": ..., "adamw": ...}. The key that counts
             for a tensor: its name > a pattern of names (the most specific) > its role (embedding,
-            hidden, readout, vector) > its optimizer > "default".
+            hidden, readout, vector) > its optimizer > "default". eps is a number, for muon its own;
+            {"muon": 1e-7, "adamw": 1e-12} sets that of the other tensors, too.
         depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L). None: no rule;
             initial sizes that the model's own code sets by its depth stay, as in GPT-2.
         expert_rule: Rule for another number of experts, or of active ones: "mup", "mssp" or

@@ -19,7 +19,7 @@ from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
-from orderone.optimizers.table import UserOptimizer, algorithm
+from orderone.optimizers.table import UserOptimizer, algorithm, with_convention
 from orderone.planning.settings import DEFAULT
 from orderone.planning.start_setting import INIT, StartSetting
 from orderone.rules.composition import Composition, find_composition
@@ -272,7 +272,8 @@ def _read_optimizers(
     """Return the labels of all optimizers, and the custom classes among them."""
     labels: list[str] = []
     classes: dict[str, UserOptimizer] = {}
-    for optimizer in values:
+    for value in values:
+        optimizer = with_convention(value)
         entry = algorithm(optimizer)
         labels.append(entry.label)
         if not isinstance(optimizer, (type, partial)) or entry.user_text is None:
