@@ -382,6 +382,29 @@ def test_composed_rules_and_further_axes():
         planned(rule=recipe, axes={"context": 4})
 
 
+def test_an_average_of_one_step_stays_one():
+    """With beta 0 there is no average whose memory could follow the batch size."""
+    optimizer = partial(torch.optim.AdamW, betas=(0.0, 0.95))
+    plan = planned(optimizer=optimizer, batch=BATCH)
+    assert plan.rows[0].betas == pytest.approx((0.0, 1 - 0.05 * 8))
+    with refuses("memory-below-one-step", argument="batch"):
+        planned(optimizer=partial(torch.optim.AdamW, betas=(0.5, 0.95)), batch=BATCH)
+
+
+def test_eps_of_both_optimizers_of_muon():
+    plain = planned(optimizer="muon")
+    both = planned(optimizer="muon", eps={"muon": 1e-5, "adamw": 1e-10})
+    one = planned(optimizer="muon", eps=1e-5)
+    for name, factor in (("1.0.up.weight", 1e2), ("0.weight", 1e-2)):
+        eps = plain[name].eps
+        assert isinstance(eps, float)
+        assert both[name].eps == pytest.approx(eps * factor)
+        assert one[name].eps == pytest.approx(eps * max(factor, 1))
+    assert {group["eps"] for group in both.optimizer().param_groups} >= {both["0.weight"].eps}
+    with refuses("unknown-name"):
+        planned(optimizer="muon", eps={"sgd": 1.0})
+
+
 def test_a_sweep_and_train_pass_the_options_on():
     def batch(step, seed):
         x = torch.randn(4, 8, generator=torch.Generator().manual_seed(step))

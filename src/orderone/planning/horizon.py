@@ -154,7 +154,8 @@ def scaled_betas(
 ) -> tuple[float, ...] | None:
     """Return betas of which 1 - beta grew by the factors; None if the optimizer has none.
 
-    An optimizer with one average, such as RMSprop, averages squares.
+    An optimizer with one average, such as RMSprop, averages squares. Where beta is 0 there is no
+    average, and none appears.
     """
     if betas is None:
         return None
@@ -169,7 +170,10 @@ def scaled_betas(
     scaled: list[float] = []
     for beta, factor in zip(betas, of_averages, strict=True):
         fresh = (1 - beta) * factor
-        if factor != 1 and fresh >= 1:
+        if beta == 0 or factor == 1:
+            scaled.append(beta)
+            continue
+        if fresh >= 1:
             raise InputError(
                 f"batch: the memory of {optimizer.label} would be shorter than one step: 1 - beta ="
                 f" {1 - beta:.4g} times {factor:.4g} is {fresh:.4g}, and must be below 1. Use a"
@@ -178,7 +182,7 @@ def scaled_betas(
                 "memory-below-one-step",
                 argument="batch",
             )
-        scaled.append(beta if factor == 1 else 1 - fresh)
+        scaled.append(1 - fresh)
     return tuple(scaled)
 
 
