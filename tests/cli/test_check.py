@@ -36,6 +36,28 @@ def broken(width):
     return 1 / 0
 
 nothing = None
+
+def network():
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+def samples(step, seed):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(32, 8, generator=generator), 6 * torch.randn(32, 1, generator=generator)
+
+class Adapter(nn.Module):
+    def __init__(self, rank):
+        super().__init__()
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.A = nn.Linear(8, rank, bias=False)
+        self.B = nn.Linear(rank, 8, bias=False)
+        nn.init.zeros_(self.B.weight)
+
+    def forward(self, x):
+        return self.frozen(x) + self.B(self.A(x))
+
+def vectors():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(64, 8, generator=generator), torch.randn(64, 8, generator=generator)
 """
 WITHOUT_EFFECT = "option-without-effect"
 BATCHES = "with --batches"
@@ -60,6 +82,61 @@ def check(capsys):
         return ended.value.code, *capsys.readouterr()
 
     return run
+
+
+# --- axes other than width and depth --------------------------------------------------------------
+
+NETWORK = ("--builder", "mine:network", "--data", "mine:samples", "--lr", "1e-3", "--json")
+ADAPTER = ("--builder", "mine:Adapter", "--data", "mine:vectors", "--lr", "1e-3", "--json")
+
+
+def rates(out: str) -> dict[str, float]:
+    lines = json.loads(out)["exponents"]
+    return {x["module"]: x["exponent"] for x in lines if x["quantity"] == "learning rate"}
+
+
+@pytest.mark.parametrize(
+    ("axis", "power"),
+    [
+        (("--batch-sizes", "8:32", "--steps", "8"), 0.5),
+        (("--tokens", "1e3:4e3", "--steps", "4"), -0.5),
+        (("--tokens", "1e3:4e3", "--steps", "4", "--horizon", "power"), -0.32),
+    ],
+)
+def test_trainings_of_several_sizes_are_checked(check, axis, power):
+    status, out, _ = check(*NETWORK, *axis, "--seeds", "2")
+    assert status in (0, 3)
+    assert list(rates(out).values()) == pytest.approx([power] * 4)
+
+
+@pytest.mark.parametrize(("rule", "power"), [("mup", -1.0), ("mua", -0.5)])
+def test_ranks_are_checked(check, rule, power):
+    status, out, _ = check(*ADAPTER, "--ranks", "2:16", "--rank-rule", rule, "--seeds", "1")
+    assert rates(out)["B.weight"] == pytest.approx(power)
+    assert (status == 0) == (rule == "mup")  # with mua, the first change grows like r^1/2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--batch-sizes", "4:8", "--tokens", "4:8"), "several-axes"),
+        (("--batch-sizes", "4:8", "--widths", "64:128"), "several-axes"),
+        (("--ranks", "4:8"), "needs-another-option"),
+        (("--horizon", "power"), WITHOUT_EFFECT),
+        (("--batch-sizes", "4:8", "--batch", "8"), WITHOUT_EFFECT),
+        ((*NETWORK, "--batch-sizes", "8:32", "--horizon", "none"), "axis-without-rule"),
+        ((*ADAPTER, "--ranks", "4:8", "--widths", "8"), WITHOUT_EFFECT),
+        ((*ADAPTER, "--experts", "4:8"), "axis-not-found"),
+        ((*ADAPTER, "--repetitions", "2:4"), "axis-not-found"),
+        ((*ADAPTER, "--ranks", "4:8", "--rank-rule", "none"), "axis-not-found"),
+        ((*ADAPTER, "--batch-sizes", "8:32"), "build-arguments"),
+    ],
+)
+def test_an_axis_that_does_not_fit_is_refused(arguments, code, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", *arguments])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.strip().endswith(f"[{code}]")
 
 
 @pytest.mark.parametrize("model", ["mlp", "llama", "vit"])  # the demo's test below has gpt2

@@ -87,9 +87,11 @@ def test_an_axis_that_model_or_rule_does_not_have_is_refused():
     for wrong in ({"batch_sizes": [48, 128]}, {"batch_sizes": [128]}, {"tokens": [2, 3]}):
         with refuses("invalid-argument", argument=next(iter(wrong))):
             check(**wrong)
-    for wrong in ({"batch_sizes": [64, 256]}, {"widths": [8, 16], "batch_sizes": SIZES}):
-        with refuses("invalid-argument"):
-            check(**wrong)
+    with refuses("invalid-argument", argument="batches"):
+        check(batch_sizes=[64, 256])
+    for other in ({"widths": [8, 16]}, {"experts": [4, 8]}, {"tokens": [1, 2]}):
+        with refuses("several-axes", argument="batch_sizes"):
+            check(batch_sizes=SIZES, **other)
 
 
 def test_widths_take_tokens_as_an_option_of_the_plan():

@@ -14,8 +14,16 @@ from orderone.cli import show
 from orderone.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, NEGATIVE, OK
 from orderone.cli.files import check_files, check_records, wrote
 from orderone.cli.help import Help
-from orderone.cli.settings import read_setting, read_start
-from orderone.cli.subject import Subject, known_model, read_sizes, user_model
+from orderone.cli.settings import read_rules, read_setting, read_start
+from orderone.cli.subject import (
+    Subject,
+    axis_of_model,
+    axis_of_training,
+    known_model,
+    read_axis,
+    read_sizes,
+    user_model,
+)
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError
 from orderone.core.exact import count
@@ -29,8 +37,12 @@ HELP = Help(
     example="orderone check --model gpt2 --widths 64:512 --rule mup --lr 3e-3",
     groups={
         "Model and sizes": ("model", "widths", "depths", "builder"),
+        "Other axes of scale": ("batch_sizes", "tokens", "experts", "ranks", "repetitions"),
         "Data": ("batch", "length", "data", "batches"),
-        "Rule": ("rule", "depth", "init"),
+        "Rule": (
+            *("rule", "depth", "decay", "horizon"),
+            *("expert_rule", "rank_rule", "repetition_rule", "init"),
+        ),
         "Optimizer": ("optimizer", "lr", "weight_decay"),
         "Amount of work": ("steps", "seeds", "first_seed", "threads"),
         "Output": ("html", "png", "save", "json"),
@@ -42,11 +54,21 @@ def check(
     model: str | None = None,
     widths: str | None = None,
     depths: str | None = None,
+    batch_sizes: str | None = None,
+    tokens: str | None = None,
+    experts: str | None = None,
+    ranks: str | None = None,
+    repetitions: str | None = None,
     rule: str = "mup",
     optimizer: str = "adamw",
     lr: str | None = None,
     weight_decay: str | None = None,
     depth: str | None = None,
+    decay: str | None = None,
+    horizon: str | None = None,
+    expert_rule: str | None = None,
+    rank_rule: str | None = None,
+    repetition_rule: str | None = None,
     init: str | None = None,
     steps: int = 4,
     seeds: int = 3,
@@ -62,8 +84,8 @@ def check(
     save: str | None = None,
     json: bool = False,
 ) -> None:
-    """Train small models of several widths (or depths), fit exponents to the sizes of activations
-    and updates, and compare them with what the rule predicts.
+    """Train small models of several widths (or sizes on another axis), fit exponents to the sizes
+    of activations and updates, and compare them with what the rule predicts.
 
     Exit codes: 0 PASS, 1 FAIL, 3 UNCLEAR (inconclusive), 2 wrong input, 130 interrupted (results
     so far are printed).
@@ -74,24 +96,41 @@ def check(
         widths: Widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list. With several
             --depths, one width. Default: 64:512.
         depths: Numbers of layers, written in the same way, to check growth with depth. Default: 2.
+        batch_sizes: Batch sizes to check instead of widths, such as 32:128: one model trains on the
+            same samples in batches of each size, for --steps steps of the largest. Take more
+            steps than for widths, 24 for example.
+        tokens: Amounts of training tokens to check instead of widths, such as 1000:4000: one model
+            trains for --steps steps with the smallest amount, for more with the others.
+        experts: Numbers of experts to check instead of widths; --builder is a function of it.
+        ranks: Ranks of adapters (LoRA) to check instead of widths; --builder is a function of it.
+        repetitions: Numbers of queries that share a key (grouped-query attention) to check instead
+            of widths; --builder is a function of it.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
-        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad.
+        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad;
+            muon:match_rms_adamw names a convention of Muon's rate.
         lr: Learning rate of the smallest model; or one for each role or pattern of tensors:
             default=3e-3,embedding=1e-2,*.q_proj.weight=1e-3. Default: the default of torch.optim.
         weight_decay: Weight decay of the smallest model, like --lr. Default: the default of
             torch.optim.
         depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
             (1/L). Default: no scaling.
+        decay: How weight decay follows the size of the model, as for `orderone plan`. Default:
+            independent.
+        horizon: Rule for --batch-sizes and --tokens: sde or power. Default: sde.
+        expert_rule: Rule for --experts: mup, mssp or jiang. Default: mup.
+        rank_rule: Rule for --ranks: mup or mua. Default: mup.
+        repetition_rule: Rule for --repetitions: mup or gqa-mup. Default: mup.
         init: Start of the smallest model, as for `orderone plan`: fan-in, or
             default=fan-in,readout=zero. Default: the values of the model's own code.
         steps: Number of updates of every model.
         seeds: Number of models at every size.
         first_seed: Seed of the first model at every size, and of the batch.
-        batch: Texts or images in the batch, which is the same at every step. Default: 16. With
-            --builder, samples in a batch of --data; by default as --data has it.
+        batch: Texts or images in the batch, which is the same at every step, except with --tokens.
+            Default: 16. With --builder, samples in a batch of --data; by default as --data has it.
         length: Bytes of a text. Default: 64.
         builder: Your model instead of --model: package.module:function, a function of the width
-            (or of the depth, with --depths). The current folder is searched.
+            (of the depth with --depths, and so on; without arguments with --batch-sizes and
+            --tokens, or of one width with --widths). The current folder is searched.
         data: Data for --builder: package.module:name of a DataLoader, a list of batches, a data
             set (with --batch), a function of (step, seed) that returns a batch, or a function
             without arguments that returns one of these.
@@ -107,7 +146,15 @@ def check(
     check_files(files)
     first = count(first_seed, "first-seed", least=0)
     shape = {"batch": batch, "length": length}
-    sizes = read_sizes(widths, depths)
+    axis = read_axis(
+        batch_sizes=batch_sizes,
+        tokens=tokens,
+        experts=experts,
+        ranks=ranks,
+        repetitions=repetitions,
+    )
+    if axis is None or not axis.is_of_training:
+        refuse_unused("sizes of a model", horizon=horizon)
     number = count(threads, "threads")
     if data is not None and batches is not None:
         message = "--data and --batches mean the same; remove one of them"
@@ -115,11 +162,7 @@ def check(
     batches = data or batches
     if builder:
         refuse_unused("--builder", model=model, length=length)
-        if len(sizes["widths"]) > 1:
-            refuse_unused("--builder and several --widths", depths=depths)
-        else:
-            refuse_unused("--builder and several --depths", widths=widths)
-    options = {
+    options: dict[str, Any] = {
         "rule": rule,
         "optimizer": optimizer,
         "lr": read_setting(lr, "lr"),
@@ -128,13 +171,24 @@ def check(
         "init": read_start(init),
         "steps": steps,
         "seeds": range(first, first + count(seeds, "seeds")),
+        **read_rules(
+            horizon=horizon,
+            expert_rule=expert_rule,
+            rank_rule=rank_rule,
+            repetition_rule=repetition_rule,
+        ),
     }
+    if decay is not None:
+        options["decay"] = decay
     with explained(), show.threads(number):
-        if builder:
-            subject = user_model(builder, sizes, batches)
-            options["batch_size"] = batch
+        if axis is not None and axis.is_of_training:
+            subject = axis_of_training(axis, model, builder, widths, depths, batches, first, shape)
+        elif axis is not None:
+            subject = axis_of_model(axis, builder, widths, depths, batches)
         else:
-            subject = known_model(model, sizes, batches, first, **shape)
+            subject = _sizes_of_model(model, builder, widths, depths, batches, first, shape)
+        if builder:
+            options["batch_size"] = batch
         result = run(subject, quiet=json, **options)
     result = replace(result, provenance={**result.provenance, "model": subject.name})
     _show(result, subject.about, json)
@@ -143,6 +197,26 @@ def check(
     if result.interrupted:
         sys.exit(INTERRUPTED)
     sys.exit(STATUS[result.verdict])
+
+
+def _sizes_of_model(
+    model: str | None,
+    builder: str | None,
+    widths: str | None,
+    depths: str | None,
+    batches: str | None,
+    seed: int,
+    shape: dict[str, int | None],
+) -> Subject:
+    """Return a model of several widths or depths."""
+    sizes = read_sizes(widths, depths)
+    if not builder:
+        return known_model(model, sizes, batches, seed, **shape)
+    if len(sizes["widths"]) > 1:
+        refuse_unused("--builder and several --widths", depths=depths)
+    else:
+        refuse_unused("--builder and several --depths", widths=widths)
+    return user_model(builder, sizes, batches)
 
 
 def run(subject: Subject, quiet: bool = False, **options: Any) -> "Check":

@@ -11,7 +11,7 @@ from orderone.cli import show
 from orderone.cli.files import check_files, wrote
 from orderone.cli.help import Help
 from orderone.cli.named_code import check_call, load, load_builder
-from orderone.cli.settings import read_setting, read_start
+from orderone.cli.settings import read_pairs, read_rules, read_setting, read_start
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError
 
@@ -25,7 +25,10 @@ HELP = Help(
     ),
     groups={
         "Model": ("hf_config", "builder", "size", "base", "data", "override", "probe"),
-        "Rule": ("rule", "depth", "batch", "tokens", "horizon", "critical_batch"),
+        "Rule": (
+            *("rule", "depth", "expert_rule", "rank_rule", "repetition_rule"),
+            *("batch", "tokens", "horizon", "critical_batch", "axis"),
+        ),
         "Optimizer": (
             *("optimizer", "lr", "weight_decay", "decay", "no_decay"),
             *("decay_vectors", "init", "init_scale"),
@@ -53,6 +56,10 @@ def plan(
     tokens: tuple[float, float] | None = None,
     horizon: str = "sde",
     critical_batch: float | None = None,
+    expert_rule: str | None = None,
+    rank_rule: str | None = None,
+    repetition_rule: str | None = None,
+    axis: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     no_decay: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     decay_vectors: bool = True,
     override: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
@@ -79,8 +86,9 @@ def plan(
             or a saved plan; or absolute, for power laws of the dimensions themselves. Only
             neural-tangent, hybrid and maximal-update need none.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
-        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad. Default: the
-            one that --builder returns beside the model, otherwise adamw.
+        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad;
+            muon:match_rms_adamw names a convention of Muon's rate. Default: the one that --builder
+            returns beside the model, otherwise adamw.
         lr: Learning rate tuned on the base; or one for each role or pattern of tensors:
             default=3e-3,embedding=1e-2,*.q_proj.weight=1e-3. Default: the default of torch.optim.
         weight_decay: Weight decay tuned on the base, like --lr. Default: the default of
@@ -99,6 +107,12 @@ def plan(
         tokens: Training tokens of base and target: 2e8 5e9.
         horizon: Rule for --batch and --tokens: sde, power or none.
         critical_batch: Critical batch size; a note says if the batch of the target is larger.
+        expert_rule: Rule for another number of experts: mup, mssp, jiang or none. Default: mup.
+        rank_rule: Rule for another rank of adapters: mup, mua or none. Default: mup.
+        repetition_rule: Rule for another number of queries that share a key: mup, gqa-mup or none.
+            Default: mup.
+        axis: Base and target of an axis that an installed package provides, as NAME=BASE:TARGET,
+            such as context=1024:4096. May be repeated.
         no_decay: Pattern of tensors without weight decay, such as "*.bias". May be repeated.
         decay_vectors: No weight decay on gains, biases and scalars, as in the Trainer of Hugging
             Face.
@@ -134,6 +148,8 @@ def plan(
         "decay_vectors": decay_vectors,
         "overrides": _pairs(override, "override"),
         "probe": probe,
+        "axes": read_pairs(axis) or None,
+        **read_rules(expert_rule=expert_rule, rank_rule=rank_rule, repetition_rule=repetition_rule),
     }
     if builder is None:
         assert hf_config is not None  # checked above

@@ -65,6 +65,31 @@ def _wrong(text: str, name: str) -> InputError:
     )
 
 
+def read_rules(**texts: str | None) -> dict[str, str | None]:
+    """Return the rules that the user chose, by option of `plan`; the word none means no rule."""
+    rules: dict[str, str | None] = {}
+    for name, text in texts.items():
+        if text is not None:
+            rules[name] = None if text.lower() == "none" else text
+    return rules
+
+
+def read_pairs(texts: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+    """Return base and target by the name of an axis, from texts such as context=1024:4096."""
+    pairs: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        name, _, sizes = text.partition("=")
+        words = sizes.split(":")
+        if not name or name in pairs or len(words) != 2:
+            raise InputError(
+                "axis: expected a name with the sizes of base and target, every name once, such as"
+                f" context=1024:4096; got {text!r}",
+                argument="axis",
+            )
+        pairs[name] = (_number(words[0], "axis"), _number(words[1], "axis"))
+    return pairs
+
+
 def read_values(text: str, name: str) -> "LogGrid | list[float]":
     """Return values to try: 1e-4:1e-1:16 is a geometric grid; 1e-3,3e-3 is a list."""
     from orderone.sweeping.space import log_grid

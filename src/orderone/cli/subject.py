@@ -27,8 +27,8 @@ class Subject:
 
     name: str
     about: str
-    build: Callable[[int], "nn.Module"]
-    sizes: dict[str, list[int]]  # {"widths": ...} or {"depths": ...}
+    build: Callable[..., "nn.Module"]
+    sizes: dict[str, list[int]]  # {"widths": ...}, {"depths": ...}, {"batch_sizes": ...}, ...
     batches: Any  # a batch, or one for each step, in any form that the model accepts
 
 
@@ -43,13 +43,7 @@ def known_model(
     """Return one of the models of `orderone`, with embedded data or with the user's batches."""
     name = MODEL if name is None else one_of(name, MODELS, "model")
     model = MODELS[name]
-    indivisible = [width for width in sizes["widths"] if width % model.multiple]
-    if indivisible:
-        raise InputError(
-            f"widths: expected multiples of {model.multiple}, the head size of {name};"
-            f" got {indivisible[0]}",
-            argument="widths",
-        )
+    _check_multiple(name, sizes["widths"])
     if len(sizes["widths"]) > 1:
         growing = {"widths": sizes["widths"]}
         build = partial(_build_width, model.build, sizes["depths"][0])
@@ -62,6 +56,17 @@ def known_model(
     else:
         data = _known_batch(name, seed, batch, length)
     return Subject(name, model.about, build, growing, data)
+
+
+def _check_multiple(name: str, widths: list[int]) -> None:
+    multiple = MODELS[name].multiple
+    indivisible = [width for width in widths if width % multiple]
+    if indivisible:
+        raise InputError(
+            f"widths: expected multiples of {multiple}, the head size of {name};"
+            f" got {indivisible[0]}",
+            argument="widths",
+        )
 
 
 def _build_width(build: Callable[[int, int], "nn.Module"], depth: int, width: int) -> "nn.Module":
@@ -79,13 +84,8 @@ def _known_batch(name: str, seed: int, batch: int | None, length: int | None) ->
 
 
 def user_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -> Subject:
-    """Return the user's model: `builder` names a function of the width or of the depth."""
-    if batches is None:
-        raise InputError(
-            "--builder needs --data package.module:name, the data for your model (or --batches)",
-            "needs-another-option",
-            argument="data",
-        )
+    """Return the user's model: `builder` names a function of the width, or of another size."""
+    data = user_batches(_needed(batches))
     build = load_builder(builder)
     growing = {name: values for name, values in sizes.items() if len(values) > 1}
     for values in growing.values():
@@ -96,8 +96,122 @@ def user_model(builder: str, sizes: dict[str, list[int]], batches: str | None) -
         description,
         cast("Callable[[int], nn.Module]", build),
         growing,
-        user_batches(batches),
+        data,
     )
+
+
+def _needed(batches: str | None) -> str:
+    if batches is None:
+        raise InputError(
+            "--builder needs --data package.module:name, the data for your model (or --batches)",
+            "needs-another-option",
+            argument="data",
+        )
+    return batches
+
+
+# --- other axes of scale --------------------------------------------------------------------------
+
+OF_TRAINING = ("batch_sizes", "tokens")  # one model, of which the training grows
+
+
+@dataclass(frozen=True)
+class AxisSizes:
+    """Several sizes on an axis other than width and depth, by the argument of `coord_check`."""
+
+    name: str
+    sizes: list[int]
+
+    @property
+    def is_of_training(self) -> bool:
+        """Whether all sizes have the same model."""
+        return self.name in OF_TRAINING
+
+    @property
+    def option(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+
+def read_axis(**texts: str | None) -> AxisSizes | None:
+    """Return the axis of which the user passed sizes; None if there is none."""
+    passed = {name: text for name, text in texts.items() if text is not None}
+    if len(passed) > 1:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in passed)
+        message = f"expected sizes on one axis, got {names}"
+        raise InputError(message, "several-axes", argument=list(passed)[1])
+    for name, text in passed.items():
+        return AxisSizes(name, read_range(text, name))
+    return None
+
+
+def axis_of_training(
+    axis: AxisSizes,
+    model: str | None,
+    builder: str | None,
+    widths: str | None,
+    depths: str | None,
+    batches: str | None,
+    seed: int,
+    shape: dict[str, int | None],
+) -> Subject:
+    """Return one model for trainings of several sizes."""
+    if axis.name == "batch_sizes":
+        refuse_unused(axis.option, batch=shape["batch"])
+    growing = {axis.name: axis.sizes}
+    if builder:
+        refuse_unused(f"--builder and {axis.option}", depths=depths)
+        build = load_builder(builder)
+        if widths:
+            build = partial(build, _one_size(widths, "widths", axis))
+        else:
+            check_call(build, builder)
+        return Subject(
+            builder, f"{builder} on {batches}", build, growing, user_batches(_needed(batches))
+        )
+    name = MODEL if model is None else one_of(model, MODELS, "model")
+    known = MODELS[name]
+    width = _one_size(widths or WIDTH, "widths", axis)
+    _check_multiple(name, [width])
+    build = partial(known.build, width, _one_size(depths or str(LAYERS), "depths", axis))
+    if batches:
+        refuse_unused("--batches", **shape)
+        return Subject(name, known.about, build, growing, user_batches(batches))
+    size = axis.sizes[-1] if axis.name == "batch_sizes" else shape["batch"]
+
+    def batch_of_step(step: int, _seed: int) -> object:
+        return _known_batch(name, seed + step, size, shape["length"])
+
+    return Subject(name, known.about, build, growing, batch_of_step)
+
+
+def axis_of_model(
+    axis: AxisSizes,
+    builder: str | None,
+    widths: str | None,
+    depths: str | None,
+    batches: str | None,
+) -> Subject:
+    """Return the user's model at several sizes on an axis that the models of `orderone` lack."""
+    if builder is None:
+        raise InputError(
+            f"{axis.option} needs --builder package.module:function, a function of this size; the"
+            " models of --model have no such axis",
+            "needs-another-option",
+            argument="builder",
+        )
+    refuse_unused(axis.option, widths=widths, depths=depths)
+    return user_model(builder, {axis.name: axis.sizes}, batches)
+
+
+def _one_size(text: str, name: str, axis: AxisSizes) -> int:
+    sizes = read_range(text, name)
+    if len(sizes) > 1:
+        message = f"{name}: expected one size beside {axis.option}, got {text}"
+        raise InputError(message, "several-axes", argument=name)
+    return sizes[0]
+
+
+# --- reading --------------------------------------------------------------------------------------
 
 
 def user_batches(where: str) -> Any:
@@ -123,11 +237,22 @@ def read_sizes(widths: str | None, depths: str | None) -> dict[str, list[int]]:
     return {"widths": width_values, "depths": depth_values}
 
 
+def _whole(word: str) -> int:
+    """Return a whole number, also from 2e8; 0 if it is none."""
+    try:
+        number = float(word)
+    except ValueError:
+        return 0
+    if not number.is_integer():
+        return 0
+    return int(word) if word.strip().isdecimal() else int(number)
+
+
 def read_range(text: str, name: str) -> list[int]:
     """Return sizes from text: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list."""
     doubling = ":" in text
     words = text.split(":" if doubling else ",")
-    numbers = [int(word) for word in words if word.strip().isdecimal() and int(word) > 0]
+    numbers = [number for number in map(_whole, words) if number > 0]
     if len(numbers) < len(words) or (doubling and (len(numbers) != 2 or numbers[0] > numbers[1])):
         raise InputError(
             f"{name}: expected 64:1024 (doubling), 64,96,128 or one number; got {text!r}",

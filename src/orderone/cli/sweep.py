@@ -11,7 +11,7 @@ from orderone.cli.check import explained
 from orderone.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, NEGATIVE, OK
 from orderone.cli.files import check_files, wrote
 from orderone.cli.help import Help
-from orderone.cli.settings import read_axes, read_start, read_values
+from orderone.cli.settings import read_axes, read_rules, read_start, read_values
 from orderone.cli.subject import read_range
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError, one_of
@@ -31,7 +31,7 @@ HELP = Help(
     groups={
         "Model and sizes": ("model", "widths", "depths", "base", "builder"),
         "Data": ("task", "batch", "length", "source", "tokenizer", "root", "size", "data"),
-        "Rule": ("rules", "depth"),
+        "Rule": ("rules", "depth", "decay", "expert_rule", "rank_rule", "repetition_rule"),
         "Optimizer and schedule": (
             "optimizer",
             "lr",
@@ -72,6 +72,10 @@ def sweep(
     init: str | None = None,
     space: tyro.conf.UseAppendAction[tuple[str, ...]] = (),
     depth: str | None = None,
+    decay: str | None = None,
+    expert_rule: str | None = None,
+    rank_rule: str | None = None,
+    repetition_rule: str | None = None,
     base: int | None = None,
     steps: int = 200,
     schedule: str = "constant",
@@ -126,8 +130,9 @@ def sweep(
         depths: Numbers of layers, written in the same way. Default: 2.
         rules: One rule, or several to compare: standard,mup. `standard` has one learning rate for
             all tensors; `sp` is the standard parameterization with scaled learning rates.
-        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad. Default: the
-            one that --builder returns beside the model, otherwise adamw.
+        optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad;
+            muon:match_rms_adamw names a convention of Muon's rate. Default: the one that --builder
+            returns beside the model, otherwise adamw.
         lr: Learning rates of the smallest model (or of --base): 1e-4:1e-1:16 means 16 values in
             geometric progression; 1e-3,3e-3 is a list.
         weight_decay: Weight decay of the smallest model. Default: the default of torch.optim.
@@ -138,6 +143,12 @@ def sweep(
             weight_decay.readout=0, init_scale.*.q_proj.weight=0.5,1. May be repeated.
         depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
             (1/L). Default: no scaling.
+        decay: How weight decay follows the size of the model, as for `orderone plan`. Default:
+            independent.
+        expert_rule: Rule for another number of experts: mup, mssp, jiang or none. Default: mup.
+        rank_rule: Rule for another rank of adapters: mup, mua or none. Default: mup.
+        repetition_rule: Rule for another number of queries that share a key: mup, gqa-mup or none.
+            Default: mup.
         base: The width (or depth) that the learning rates are for. Default: the smallest.
         steps: Number of updates of every model.
         schedule: Schedule of all learning rates: constant, linear or cosine.
@@ -233,6 +244,11 @@ def sweep(
     }
     if depth:
         options["depth"] = depth
+    if decay is not None:
+        options["decay"] = decay
+    options |= read_rules(
+        expert_rule=expert_rule, rank_rule=rank_rule, repetition_rule=repetition_rule
+    )
     if init is not None:
         options["init"] = read_start(init)
     if tune is not None:

@@ -65,6 +65,10 @@ PLAN = {
         "An axis of scale needs two sizes, that of the base and that of the target, in this order:"
         " batch=(64, 512)."
     ),
+    "several-axes": (
+        "A check compares sizes on one axis, and the call has several sizes on two. Make one check"
+        " for each axis; sizes on the others stay the same."
+    ),
     "option-of-the-rule": (
         "The rule was composed with a rule for this axis, and the call passes another one. Leave"
         " the option out of the call, or compose the rule without it."

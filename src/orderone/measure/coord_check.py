@@ -184,7 +184,7 @@ def coord_check(
                 f"batch_sizes: expected one axis; pass one of {', '.join(of_models)}, batch_sizes"
                 " or tokens"
             )
-            raise InputError(message, argument="batch_sizes")
+            raise InputError(message, "several-axes", argument="batch_sizes")
         axis = TOKENS if batch_sizes is None else BATCH
         values = tokens if batch_sizes is None else batch_sizes
         assert values is not None  # one of the two was passed

@@ -96,7 +96,8 @@ def read_sizes(**arguments: SizesInput | None) -> tuple[str, list[int]]:
         axes = " or ".join(f"{name}=[...]" for name in arguments)
         got = ", ".join(passed) or "none"
         message = f"widths: expected one axis: {axes}; got {got}"
-        raise InputError(message, argument="widths")
+        code = "several-axes" if passed else "invalid-argument"
+        raise InputError(message, code, argument="widths")
     [(argument, values)] = passed.items()
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         message = f"{argument}: expected several sizes such as [64, 128, 256, 512], got {values!r}"
