@@ -19,17 +19,16 @@ from typing import Any, cast
 
 import pandas
 import torch
-import transformers
 from torch import nn
 
 import orderone as o1
 from orderone.core.errors import InputError
 from orderone.data import Language, language
+from studies.llama import llama, llama_parameters
 from studies.pieces import Piece, Records, command_line, run_command
 
 FOLDER = Path(__file__).parent
 FORECAST = "forecast.json"
-VOCAB = 256
 TOKENS_PER_PARAMETER = 20
 WEIGHT_DECAY = 0.1  # of the base
 BETAS = (0.9, 0.95)  # of the base
@@ -49,9 +48,7 @@ class Size:
     share: float = 1.0  # of the 20 tokens per parameter
 
     def parameters(self) -> int:
-        """Return the number of parameters: 13 width^2 a layer, gains, embedding and readout."""
-        per_layer = 13 * self.width**2 + 2 * self.width
-        return self.layers * per_layer + 2 * VOCAB * self.width + self.width
+        return llama_parameters(self.width, self.layers)
 
 
 @dataclass(frozen=True)
@@ -128,19 +125,8 @@ class Setting:
         return _base_task(self).with_batch_size(size.batch)
 
     def build(self, width: int, depth: int) -> nn.Module:
-        config = transformers.LlamaConfig(
-            vocab_size=VOCAB,
-            hidden_size=width,
-            intermediate_size=3 * width,
-            num_hidden_layers=depth,
-            num_attention_heads=width // self.scale.head,
-            num_key_value_heads=width // self.scale.head,
-            head_dim=self.scale.head,
-            max_position_embeddings=self.scale.length,
-            use_cache=False,
-        )
-        with torch.device(self.device):
-            return transformers.LlamaForCausalLM(config)
+        scale = self.scale
+        return llama(width, depth, head=scale.head, length=scale.length, device=self.device)
 
 
 @lru_cache(maxsize=1)  # all pieces read the same text

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from studies.architectures import run as architectures
+from studies.batch_tokens import run as batch_tokens
+from studies.depth import run as depth
 from studies.ladder import run as ladder
 from studies.pieces import Records
 
@@ -90,3 +92,29 @@ def true_loss(size):
 def test_no_large_model_is_trained_before_the_forecast(tmp_path):
     setting = ladder.Setting(ladder.FULL, "cpu", tmp_path)
     assert all(p.name.startswith("tune-") for p in ladder.all_pieces(setting, tmp_path))
+
+
+def test_depth(tmp_path, capsys):
+    assert start(depth, tmp_path, "--only", "adamw-base,adamw-completep,muon-base,muon-none") == 0
+    capsys.readouterr()
+    assert start(depth, tmp_path, "--report") == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split(" | ")[1] for line in lines] == ["completep", "none"]
+
+
+def test_batch_and_tokens(tmp_path, capsys):
+    assert start(batch_tokens, tmp_path, "--only", "timescale") == 0
+    capsys.readouterr()
+    assert start(batch_tokens, tmp_path, "--report") == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split(" | ")[1] for line in lines] == ["batch", "batch", "tokens", "tokens"]
+
+
+def test_the_exponents_of_batch_and_tokens_are_those_of_a_known_law():
+    rows = []
+    for batch, lr, seed in itertools.product((16, 64, 256), 2.0 ** np.arange(-12, -5), range(2)):
+        off = np.log2(lr) + 9 - 0.5 * np.log2(batch / 64)
+        rows.append((batch, lr, seed, 2 + 0.05 * off**2 + 0.001 * seed, False))
+    columns = ["batch", "lr", "seed", "loss", "diverged"]
+    text, _ = batch_tokens.exponent(pandas.DataFrame(rows, columns=pandas.Index(columns)), "batch")
+    assert text.startswith("+0.50 ")
