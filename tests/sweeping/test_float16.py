@@ -79,7 +79,7 @@ def test_the_scale_changes_as_that_of_torch(monkeypatch):
 def test_a_training_equals_torch_with_a_grad_scaler(device, clip):
     def model():
         torch.manual_seed(0)
-        return mlp(16).to(device)
+        return nn.Sequential(mlp(16), Temperature()).to(device)
 
     ours = model()
     trained = o1.train(
@@ -137,6 +137,17 @@ def test_members_skip_different_updates():
     assert counts[0] < counts[1] < 12
     assert skipped(together) == counts
     np.testing.assert_allclose(losses(together), losses(alone), rtol=5e-3)
+
+
+class Temperature(nn.Module):
+    """Multiply by a trained number, a parameter without axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x):
+        return x * self.factor
 
 
 class Times(nn.Module):

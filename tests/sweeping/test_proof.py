@@ -16,9 +16,10 @@ from orderone.sweeping.engine import Engine
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked import NotStackable
-from orderone.sweeping.stacked.verify import verify
+from orderone.sweeping.stacked.verify import _read, _Verification, verify
 from orderone.training.source import Source
 from orderone.training.stacked.other_kernels import OtherKernels
+from orderone.training.stacked.proof import Difference, Differences, Place
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ODD_MODELS if name not in SAMPLE]
 
@@ -136,6 +137,22 @@ def test_other_kernels_compute_the_same_numbers():
         with OtherKernels():
             other = layer(x)
         assert torch.allclose(other, layer(x), rtol=1e-12, atol=1e-12)
+
+
+def test_sums_that_cancel_are_rounding_in_double_precision(monkeypatch):
+    """The gradient of a trained temperature differs by 135 units, which is 3e-14 of its size."""
+    job = job_of(ODD_MODELS["weight norm"], precision="bfloat16")
+    place = Place(0, "gradient", "temperature")
+
+    def left(relative: float) -> list[Difference] | None:
+        difference = Difference(place, units=135.0, relative=relative, overall=135.0 * 1e6)
+        monkeypatch.setattr(_Verification, "_beyond_nudges", lambda *_: [difference])
+        monkeypatch.setattr(Differences, "beyond", lambda *_: [difference])
+        trials = trials_of(job)
+        return _Verification(job, _read(job, trials, 1))._left_in("float64")
+
+    assert left(3e-14) == []
+    assert left(1e-6) != []
 
 
 class Slipping(nn.Module):

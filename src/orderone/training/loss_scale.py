@@ -59,8 +59,8 @@ class LossScale:
                 )
             if g.is_sparse:
                 g = sparse_values(g)
-            other_axes = [1] * (g.dim() - inverse.dim())
-            g.mul_(inverse.to(g.dtype).view(*inverse.shape, *other_axes))
+            shape = (*inverse.shape, *[1] * (g.dim() - inverse.dim()))
+            g.mul_(inverse.to(g.dtype).view(shape))
             finite &= g.isfinite().reshape(*finite.shape, -1).all(-1)
         return finite
 
