@@ -62,6 +62,12 @@ def probe(build, batch):
         pass
 
 
+def measure_start(build, batch):
+    made = o1.plan(build(16), base=build(8), lr=0.01)
+    made.apply()
+    made.measure_start(batch)
+
+
 TRAINING = [
     (coord_check, "batches"),
     (alignment, "batches"),
@@ -69,7 +75,7 @@ TRAINING = [
     (sweep, "data"),
     (train, "data"),
 ]
-INPUTS_ONLY = [(plan, "inputs"), (probe, "batch")]
+INPUTS_ONLY = [(plan, "inputs"), (probe, "batch"), (measure_start, "inputs")]
 
 
 @pytest.mark.parametrize(("verb", "argument"), TRAINING)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from orderone.core.errors import InputError
+from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import ModelInputs, on_device
 from orderone.observe.hooks import watching, watching_scores
 from orderone.observe.quantities import Quantity
@@ -133,6 +134,7 @@ def measure_outputs(model: nn.Module, inputs: ModelInputs) -> tuple[OutputSize, 
             torch.no_grad(),
             watching(model, output, kinds=(Quantity.OUTPUT,)),
             watching_scores(model, lambda name, scores: record(name, Kind.SCORES, scores())),
+            naming_batch("inputs", inputs, model),
         ):
             model(*args, **kwargs)
     finally:
