@@ -20,11 +20,16 @@ def write_phases(diagram: PhaseDiagram, path: FilePath) -> Path:
     title = f"Phases of {network.phi.name} networks, keep rate {network.keep:g}"
     notes = (
         (
-            "Blue: ordered, gradients vanish. Orange: chaotic, gradients explode. Grey: the length"
-            " of a signal diverges. Red: the critical line, where gradients keep their size"
+            "Blue: ordered, gradients vanish. Orange: chaotic, gradients explode. Grey: signals"
+            " grow without bound. Red: the critical line, where gradients keep their size"
             " (chi_1 = 1)."
         ),
-        "Contours: the largest depth that can be trained, min(12 xi_1, 12 xi_2).",
+        (
+            "Contours: the largest depth that can be trained, by a rule of thumb: 12 times the"
+            " smaller of two depths. In xi_1 layers, squared gradients grow or shrink by a factor"
+            " of e. In xi_2 layers, the correlation of two inputs comes closer to its limit by the"
+            " same factor."
+        ),
     )
     return write_figures(path, title, [_phases(diagram), _correlation(diagram)], notes)
 

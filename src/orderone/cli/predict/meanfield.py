@@ -16,14 +16,14 @@ HELP = Help(
 )
 SCALARS = ("q_star", "c_star", "chi1", "chi2", "xi1", "xi2", "phase", "status")
 MEANING = {
-    "q_star": "fixed point of the squared length of a signal",
+    "q_star": "fixed point of q, the mean square of a signal",
     "c_star": "fixed point of the correlation of two signals (q* = 0: limit of small biases)",
     "chi1": "factor of squared gradients per layer",
     "chi2": "factor of the distance of a correlation from c_star per layer",
     "xi1": "number of layers over which squared gradients change by a factor e",
     "xi2": "number of layers over which correlations approach c_star by a factor e",
     "phase": "ordered: gradients vanish; chaotic: gradients explode",
-    "status": "converged, or diverges if the length grows without bound",
+    "status": "converged, or diverges if q grows without bound",
     "trainable_depth": "min(12 xi1, 12 xi2), in layers",
 }
 

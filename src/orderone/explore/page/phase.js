@@ -12,7 +12,7 @@ const MEANING = {
   chaotic: "inputs become different, gradients explode",
 };
 const NUMBERS = [
-  ["q_star", "q*", "length of a signal in deep layers: the mean square of its entries"],
+  ["q_star", "q*", "mean square of the entries of a signal in deep layers"],
   ["c_star", "c*", "correlation of two signals in deep layers"],
   ["chi1", "χ₁", "each layer multiplies squared gradients by this"],
   ["chi2", "χ₂", "each layer multiplies deviations from c* by this"],
@@ -29,7 +29,7 @@ export function phaseTab(choices) {
     new Slider({ name: "keep", label: "keep rate", note: "1 − dropout rate", value: 1, min: 0.5, max: 1, step: 0.005 }),
   ];
   const more = [
-    new Slider({ name: "q0", label: "length of the inputs", note: "q₀, the mean square of their entries", value: 1, min: 0, max: 4, step: 0.01 }),
+    new Slider({ name: "q0", label: "mean square of the inputs", note: "q₀", value: 1, min: 0, max: 4, step: 0.01 }),
     new Slider({ name: "c0", label: "correlation of the inputs", note: "c₀", value: 0.2, min: -1, max: 1, step: 0.01 }),
     new Slider({ name: "most_weight_var", label: "map up to weight variance", value: 4, min: 0.5, max: 64, log: true }),
     new Slider({ name: "most_bias_var", label: "map up to bias variance", value: 0.3, min: 0.01, max: 16, log: true }),
