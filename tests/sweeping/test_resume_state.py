@@ -212,7 +212,7 @@ def test_train_continues_from_the_checkpoint_before_a_damaged_one(tmp_path):
     whole = train(lambda: mlp(8), tmp_path, checkpoint_seconds=0.0)
     path = tmp_path / "run.safetensors"
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.warns(UserWarning, match="the one before it is used"):
+    with pytest.warns(UserWarning, match=r"\[checkpoint-damaged\]"):
         again = train(lambda: mlp(8), tmp_path)
     assert again.losses.tolist() == whole.losses.tolist()
 
@@ -230,7 +230,7 @@ def test_an_edited_model_under_the_same_name_is_named(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             list(run_alone(half, trials_of(half), None, tmp_path))
     job = job_of(edited)
-    with pytest.warns(UserWarning, match=r"5\.weight is \(3, 8\) in the file and \(5, 8\) here"):
+    with pytest.warns(UserWarning, match=r"5\.weight.*\(3, 8\).*\(5, 8\)"):
         found = list(run_alone(job, trials_of(job), None, tmp_path))
     assert [outcome.error for outcome in found] == [None, None]
 
