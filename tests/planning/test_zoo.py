@@ -3,6 +3,7 @@ predictions."""
 
 import copy
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -12,9 +13,6 @@ from torch import nn
 import orderone as o1
 from orderone.planning.init_check import TOLERANCE
 
-HAND_WRITTEN = {
-    name for name, entry in ZOO.items() if not hasattr(entry.build(64), "base_model_prefix")
-}
 EXPLAINED = {  # what the probe finds in these, and why it is right to tell
     # one key and value for all heads: a bottleneck, and values shrink like n^-1/2 at first
     "llama-mqa",
@@ -23,22 +21,25 @@ EXPLAINED = {  # what the probe finds in these, and why it is right to tell
 }
 
 
-def batch_for(name: str):
-    """Return the plan. Hugging Face models are traced without an example batch; others need one."""
-    return ZOO[name].batch(0) if name in HAND_WRITTEN else None
-
-
 def planned(name: str, width: int, base: int = 64, **options) -> tuple[nn.Module, o1.Plan]:
+    """Plan a model. Those of Hugging Face are traced without an example batch; others need one."""
     torch.manual_seed(0)
     entry = ZOO[name]
     model = entry.build(width)
+    inputs = None if hasattr(model, "base_model_prefix") else entry.batch(0)
     options = {"rule": "mup", "optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.1} | options
-    return model, o1.plan(model, base=entry.build(base), inputs=batch_for(name), **options)
+    return model, o1.plan(model, base=entry.build(base), inputs=inputs, **options)
+
+
+@cache
+def four_times_as_wide(name: str) -> tuple[nn.Module, o1.Plan]:
+    """Return one plan for two tests; only one of them applies it."""
+    return planned(name, 256)
 
 
 @pytest.mark.parametrize("name", ZOO)
 def test_every_model_is_planned_applied_and_trained(name):
-    model, plan = planned(name, 128)
+    model, plan = four_times_as_wide(name)
     assert {row.name for row in plan.rows} == {n for n, _ in model.named_parameters()}
     before = list(model.state_dict())
     plan.apply()
@@ -50,7 +51,7 @@ def test_every_model_is_planned_applied_and_trained(name):
 
 @pytest.mark.parametrize("name", ZOO)
 def test_sizes_at_initialization_follow_the_predicted_exponents(name):
-    _, plan = planned(name, 256)
+    _, plan = four_times_as_wide(name)
     assert plan.observations
     off = [o for o in plan.observations if o.off > TOLERANCE[o.quantity]]
     assert bool(off) == (name in EXPLAINED), "\n".join(map(str, off))
