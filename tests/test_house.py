@@ -127,6 +127,15 @@ def test_the_table_of_rules_is_what_the_solver_says():
         assert [cell.strip() for cell in cells.split("|")][:3] == expected
 
 
+def test_the_map_for_contributors_names_every_package():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    source = ROOT / "src/orderone"
+    packages = [path.parent.name for path in source.glob("*/__init__.py")]
+    modules = [path.name for path in source.glob("[a-z]*.py")]
+    for name in (*(f"{package}/" for package in packages), *modules):
+        assert f"| `{name}` |" in text, name
+
+
 def test_version_is_the_same_everywhere():
     import orderone
 
