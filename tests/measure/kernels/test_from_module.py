@@ -129,14 +129,16 @@ def test_projected_skip_and_shapes():
     assert kinds == ["Conv", "Residual", "Activation", "Sum", "Activation", "AveragePool", "Dense"]
 
 
-class Gated(nn.Module):
+class Overlapping(nn.Module):
+    """Queries and keys that share rows of one linear layer."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.a = nn.Linear(4, 4)
-        self.b = nn.Linear(4, 4)
+        self.a = nn.Linear(4, 12)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.a(x) * torch.sigmoid(self.b(x))
+        h = self.a(x)
+        return h[..., :8] * torch.sigmoid(h[..., 4:])
 
 
 class Twice(nn.Module):
@@ -151,7 +153,7 @@ class Twice(nn.Module):
 @pytest.mark.parametrize(
     ("model", "word"),
     [
-        (Gated(), "mul"),
+        (Overlapping(), "overlap"),
         (Twice(), "a.weight"),
         (nn.Sequential(nn.Conv2d(2, 4, 3), nn.MaxPool2d(2)), "max_pool2d"),
         (nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.ReLU()), "conv2d"),

@@ -15,16 +15,20 @@ from orderone.theory.kernels.kernel import Kernel, Points
 from orderone.theory.kernels.layer import Layer, Pointwise
 from orderone.theory.kernels.norms import LayerNorm, RMSNorm
 from orderone.theory.kernels.pooling import AveragePool, Flatten, LocalAveragePool, Positions
+from orderone.theory.kernels.product import Product
 from orderone.theory.kernels.residual import Residual
 from orderone.theory.kernels.scale import Scale, Sum
 from orderone.theory.kernels.sequential import Sequential, repeat
+from orderone.theory.kernels.tokens import AddPositions, FirstTokens, Token
 
 __all__ = [
     "Activation",
+    "AddPositions",
     "AveragePool",
     "Conv",
     "Dense",
     "Dropout",
+    "FirstTokens",
     "Flatten",
     "Kernel",
     "Layer",
@@ -33,11 +37,13 @@ __all__ = [
     "Points",
     "Pointwise",
     "Positions",
+    "Product",
     "RMSNorm",
     "Residual",
     "Scale",
     "Sequential",
     "Sum",
+    "Token",
     "covariance",
     "inputs",
     "repeat",

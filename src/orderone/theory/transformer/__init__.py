@@ -6,7 +6,7 @@ t.kernels(G0), t.output_kernel(G0), t.ntk(G0), t.predict(G0).shares
 
 from orderone.theory.transformer.few_heads import FewHeads
 from orderone.theory.transformer.groups import GROUPS, relative_rates
-from orderone.theory.transformer.layer import Attention
+from orderone.theory.transformer.layer import Attention, HeadsAttention
 from orderone.theory.transformer.model import Transformer
 from orderone.theory.transformer.passing import Memory
 from orderone.theory.transformer.prediction import Prediction
@@ -24,6 +24,7 @@ __all__ = [
     "Attention",
     "AttentionProducts",
     "FewHeads",
+    "HeadsAttention",
     "Memory",
     "Prediction",
     "TiedContact",

@@ -22,10 +22,14 @@ from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.theory.kernels.kernel import Kernel
-from orderone.theory.kernels.layer import Layer
+from orderone.theory.kernels.layer import Layer, LayerInput, read_layers
 from orderone.theory.kernels.matrices import from_matrices
+from orderone.theory.kernels.pooling import check_tokens
+from orderone.theory.kernels.residual import is_independent
+from orderone.theory.kernels.sequential import Sequential
 from orderone.theory.transformer.attention import SPREADS, attend
-from orderone.theory.transformer.inputs import Flag
+from orderone.theory.transformer.inputs import Flag, MaskInput
+from orderone.theory.transformer.positional import AttentionMap, Rotary
 from orderone.theory.transformer.sharpness import check_sharpness
 from orderone.theory.transformer.stream import ALL, Stream
 from orderone.theory.transformer.tokens import Tokens
@@ -87,6 +91,100 @@ class Attention(Layer):
         theta = like(size * total, kernel.gap, xp)
         mean = like(np.zeros(len(stream.G)), kernel.points.mean, xp)
         return from_matrices(K, theta, mean, gaussian=False, tokens=kernel.tokens)
+
+
+@dataclass(frozen=True, init=False)
+class HeadsAttention(Layer):
+    """Attention whose queries, keys and values are three branches of the input; no output weights.
+
+        K'     = R,     Theta' = dR along the tangent kernels of the three branches
+
+    Branches end with new weights, which norms may follow: Dense(C_Q) without biases gives the
+    scores of S2. `strength` is the variance of scores for queries and keys of unit length, 1 for
+    scores that are divided by sqrt(channels). `mask` is (tokens, tokens), true for keys to attend
+    to. A Dense layer must follow before an activation: within a head, neurons share their weights.
+    """
+
+    queries: Sequential
+    keys: Sequential
+    values: Sequential
+    strength: float
+    causal: bool
+    mask: tuple[tuple[bool, ...], ...] | None
+    rope: float | None
+    channels: int | None
+    accuracy: float
+    seed: int
+    independent: ClassVar[bool | None] = True
+
+    def __init__(
+        self,
+        queries: LayerInput,
+        keys: LayerInput,
+        values: LayerInput,
+        strength: Number = 1.0,
+        causal: Flag = False,
+        mask: MaskInput = None,
+        rope: Number | None = None,
+        channels: Count | None = None,
+        accuracy: Number = 5e-4,
+        seed: Count = 0,
+    ):
+        for name, branch in {"queries": queries, "keys": keys, "values": values}.items():
+            read = Sequential(*read_layers([branch], name))
+            if not is_independent(read):
+                raise InputError(
+                    f"{name}: expected a branch that ends with a Dense layer, which a norm may"
+                    f" follow; got {read}",
+                    "needs-dense-layer",
+                    argument=name,
+                )
+            object.__setattr__(self, name, read)
+        rows = None
+        if mask is not None:
+            rows = tuple(tuple(bool(x) for x in row) for row in np.asarray(mask))
+        object.__setattr__(self, "strength", real(strength, "strength", least=0))
+        object.__setattr__(self, "causal", instance(causal, bool, "causal", "pass True or False"))
+        object.__setattr__(self, "mask", rows)
+        object.__setattr__(self, "rope", None if rope is None else real(rope, "rope", above=1))
+        size = None if channels is None else count(channels, "channels", least=2)
+        object.__setattr__(self, "channels", size)
+        object.__setattr__(self, "accuracy", real(accuracy, "accuracy", above=0, most=1))
+        object.__setattr__(self, "seed", count(seed, "seed", least=0))
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """Return the kernel after this layer."""
+        check_tokens(kernel, self)
+        streams = []
+        for branch in (self.queries, self.keys, self.values):
+            after = branch(kernel)
+            streams.append(_stream(after, after.tokens or 1))
+        queries, keys, values = streams
+        tokens = queries.tokens
+        mask = None
+        if self.mask is not None:
+            pairs = np.array(self.mask, dtype=bool)
+            mask = np.broadcast_to(pairs, (tokens.sequences, *pairs.shape))
+        visible = read_mask(mask, tokens, keys.tokens, self.causal)
+        chosen = None
+        if self.rope is not None:
+            chosen = AttentionMap(Rotary(self.rope, self.channels))
+        attended = attend(
+            queries, keys, visible, self.strength, self.accuracy, self.seed, values, chosen
+        )
+        theta = attended.propagated[ALL]
+        check_sharpness(
+            attended.errors.propagated / (float(np.abs(theta).max()) or 1.0), self.strength
+        )
+        xp = array_namespace(kernel.gap)
+        return from_matrices(
+            like(attended.value, kernel.gap, xp),
+            like(theta, kernel.gap, xp),
+            like(np.zeros(len(theta)), kernel.points.mean, xp),
+            gaussian=False,
+            tokens=tokens.length,
+            space=(tokens.length,),
+        )
 
 
 def _stream(kernel: Kernel, tokens: int) -> Stream:

@@ -1,0 +1,361 @@
+"""Attention in a traced forward pass, fused or written out.
+
+    scores = q k^T       queries and keys are pieces: channels of a head along the summed axis
+    * number, / number   the scale of the scores
+    + mask, masked_fill  keys that are hidden, where numbers are below -1000
+    softmax, @ v         HeadsAttention, whose heads are the channels of the result
+
+Queries, keys and values are branches from the last tensor that all three have passed.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orderone.core.errors import InputError
+from orderone.measure.kernels.traced_values import (
+    Node,
+    Projection,
+    Value,
+    common_start,
+    varying,
+    with_channels,
+)
+from orderone.theory import kernels
+from orderone.theory.transformer import HeadsAttention
+
+if TYPE_CHECKING:
+    from orderone.measure.kernels.from_module import Layers
+
+HIDDEN = -1000.0  # scores below this are masks
+UNCHANGED = {"contiguous", "clone", "to", "float", "double", "type_as", "detach", "get", "type"}
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Products of queries and keys, (..., queries, keys), before or after the softmax."""
+
+    tensor: Tensor
+    queries: Value
+    keys: Value
+    scale: float = 1.0
+    visible: Tensor | None = None  # (queries, keys), None for all
+    softened: bool = False
+
+
+class TracedAttention:
+    """Values of the functions of attention."""
+
+    def __init__(self, trace: "Layers", training: bool) -> None:
+        self.trace = trace
+        self.training = training
+
+    # --- written out
+
+    def scores(
+        self, name: str, args: Sequence[object], operands: list[Value], result: object
+    ) -> Sequence[Value | Scores] | None:
+        """Return the scores of a product of queries and keys."""
+        left, right = operands
+        if not isinstance(result, Tensor):
+            return None
+        tensors = [left.tensor, right.tensor]
+        if name == "einsum":
+            product = _as_product(args, tensors, [left.labels, right.labels])
+            if product is None or product.order[-2:] != [result.dim() - 2, result.dim() - 1]:
+                return None
+            queries, keys = product.first, product.second
+        elif args[0] is left.tensor and left.labels is not None and right.labels is not None:
+            queries, keys = left.labels, right.labels.transpose(-2, -1)
+        else:
+            return None
+        if not _is_heads(queries, left.channels) or not _is_heads(keys, right.channels):
+            return None
+        q = replace(left, tensor=left.tensor, labels=queries)
+        k = replace(right, tensor=right.tensor, labels=keys)
+        return [Scores(result, q, k)]
+
+    def of_scores(
+        self,
+        name: str,
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        operands: Sequence[object],
+        result: object,
+    ) -> Sequence[Value | Scores] | None:
+        """Return what follows from scores: scaled, masked, softened, or multiplied by values."""
+        scores = next(operand for operand in operands if isinstance(operand, Scores))
+        if not isinstance(result, Tensor):
+            return None
+        if len(operands) == 2:
+            values = operands[1]
+            if not isinstance(values, Value) or not scores.softened or values.labels is None:
+                return None
+            labels = values.labels
+            order = list(range(result.dim()))
+            if name == "einsum":
+                product = _as_product(args, [scores.tensor, values.tensor], [None, labels])
+                if product is None:
+                    return None
+                labels = product.second
+                order = product.order
+            elif name not in ("matmul", "bmm") or args[0] is not scores.tensor:
+                return None
+            return self._attended(scores, replace(values, labels=labels), result, order)
+        if len(operands) != 1 or result.shape != scores.tensor.shape:
+            return None
+        after = replace(scores, tensor=result)
+        if name in UNCHANGED:
+            return [after]
+        if name == "dropout":
+            p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+            return None if self.training and p else [after]
+        if name == "softmax":
+            axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            last = axis in (-1, result.dim() - 1)
+            return [replace(after, softened=True)] if last and not scores.softened else None
+        if scores.softened:
+            return None
+        if name in ("mul", "div", "truediv"):
+            factor = self.trace.factor(name, args, kwargs, scores.tensor)
+            return None if factor is None else [replace(after, scale=scores.scale * factor)]
+        if name in ("add", "masked_fill", "where"):
+            return self._masked(scores, after, result)
+        return None
+
+    def _masked(
+        self, scores: Scores, after: Scores, result: Tensor
+    ) -> Sequence[Value | Scores] | None:
+        """Return scores with hidden keys; other numbers that were added have no limit here."""
+        hidden = result < HIDDEN
+        same = (result == scores.tensor) | hidden
+        if not bool(same.all()):
+            return None
+        flat = hidden.reshape(-1, *hidden.shape[-2:])
+        if bool((flat != flat[:1]).any()):
+            return None  # heads with different masks
+        visible = ~flat[0]
+        if scores.visible is not None:
+            visible = visible & scores.visible
+        return [replace(after, visible=visible)]
+
+    def _attended(
+        self, scores: Scores, values: Value, result: Tensor, order: list[int]
+    ) -> Sequence[Value | Scores] | None:
+        """Return the heads of the attended values.
+
+        Axis i of (..., tokens, channels) is the axis order[i] of the result.
+        """
+        assert values.labels is not None
+        assert scores.queries.labels is not None
+        if not _is_heads(values.labels, values.channels):
+            return None
+        size = scores.queries.labels.shape[-1]
+        nodes = []
+        for piece in (scores.queries, scores.keys, values):
+            nodes.append(self.trace.node_of(piece))
+        node = self._node(nodes, scores.scale**2 * size, scores.visible)
+        return [_heads(result, node, order)]
+
+    def _node(self, nodes: list[Node], strength: float, visible: Tensor | None) -> Node:
+        start, branches = common_start(nodes)
+        if not all(branches):
+            raise InputError(
+                "model: queries, keys and values of an attention are the same tensor, or share"
+                " weights; each needs a linear layer of its own",
+                "no-infinite-width",
+                argument="model",
+            )
+        queries, keys, values = (kernels.Sequential(*branch) for branch in branches)
+        mask: np.ndarray | None = None
+        causal = False
+        if visible is not None and not bool(visible.all()):
+            pairs = visible.cpu().numpy()
+            causal = bool((pairs == np.tri(*pairs.shape, dtype=bool)).all())
+            mask = None if causal else pairs
+        return start.then(HeadsAttention(queries, keys, values, strength, causal, mask))
+
+    # --- fused
+
+    def fused(
+        self, args: Sequence[object], kwargs: Mapping[str, object], result: object
+    ) -> Sequence[Value | Scores] | None:
+        """Return the result of `scaled_dot_product_attention`."""
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        pieces = [self.trace.values.get(id(given.get(name))) for name in names[:3]]
+        if not isinstance(result, Tensor) or (given.get("dropout_p") and self.training):
+            return None
+        heads: list[Value] = []
+        for piece in pieces:
+            if not isinstance(piece, Value) or piece.labels is None:
+                return None
+            if not _is_heads(piece.labels, piece.channels):
+                return None
+            heads.append(piece)
+        queries, keys, _ = heads
+        size = queries.tensor.shape[-1]
+        scale = given.get("scale")
+        factor = size**-0.5 if scale is None else scale
+        assert isinstance(factor, float | int)
+        tokens = (queries.tensor.shape[-2], keys.tensor.shape[-2])
+        visible = _visible(given.get("attn_mask"), tokens, queries.tensor.device)
+        if visible is None:
+            return None
+        if given.get("is_causal"):
+            visible = visible.tril()
+        nodes = [self.trace.node_of(piece) for piece in heads]
+        node = self._node(nodes, factor**2 * size, visible)
+        return [_heads(result, node, list(range(result.dim())))]
+
+    def multi_head(
+        self,
+        func: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        result: object,
+    ) -> Sequence[Value | Scores] | None:
+        """Return the output of `multi_head_attention_forward`, the function of MultiheadAttention.
+
+        Inputs are (tokens, 1, channels).
+        """
+        given = inspect.signature(func).bind(*args, **kwargs).arguments
+        inputs = [self.trace.values.get(id(given[name])) for name in ("query", "key", "value")]
+        streams = [x for x in inputs if isinstance(x, Value) and x.features == x.tensor.dim() - 1]
+        odd = ("bias_k", "bias_v", "static_k", "static_v", "key_padding_mask")
+        unknown = any(given.get(name) is not None for name in odd) or given.get("add_zero_attn")
+        dropped = given.get("training", True) and given.get("dropout_p")
+        if len(streams) != 3 or unknown or (dropped and self.training):
+            return None
+        assert isinstance(result, tuple)
+        output = result[0]
+        width = given["embed_dim_to_check"]
+        heads = given["num_heads"]
+        tokens = (streams[0].tensor.shape[0], streams[1].tensor.shape[0])
+        visible = _visible(given.get("attn_mask"), tokens, output.device)
+        if visible is None:
+            return None
+        nodes = []
+        for number, x in enumerate(streams):
+            nodes.append(x.node.then(self._projected(given, number, width)))
+        # scores are divided by sqrt(channels of a head)
+        node = self._node(nodes, 1.0, visible)
+        last = self.trace.weighted(given["out_proj_weight"], given.get("out_proj_bias"), width)
+        if last is None or heads < 1:
+            return None
+        x = streams[0]
+        labels = with_channels(x.tokens, x.tensor.dim() - 1, width)
+        node = node.then(kernels.Dense(*last))
+        return [Value(output, node, labels, width, x.tensor.dim() - 1)]
+
+    def _projected(self, given: Mapping[str, object], number: int, width: int) -> kernels.Dense:
+        """Return the Dense layer of queries, keys or values."""
+        rows = slice(number * width, (number + 1) * width)
+        bias = given.get("in_proj_bias")
+        weight = given.get("in_proj_weight")
+        if given.get("use_separate_proj_weight"):
+            weight = given.get(("q_proj_weight", "k_proj_weight", "v_proj_weight")[number])
+        elif isinstance(weight, Tensor):
+            weight = weight[rows]
+        assert isinstance(weight, Tensor)
+        part = bias[rows] if isinstance(bias, Tensor) else None
+        return Projection(Node(), weight, part).layer(torch.arange(width, device=weight.device))
+
+
+def _is_heads(labels: Tensor, channels: int) -> bool:
+    """Return whether labels are (..., tokens in order, channels), with equal tokens elsewhere."""
+    if labels.dim() < 2:
+        return False
+    last = labels.dim() - 1
+    token_axes, channel_axes = varying(labels, channels)
+    if last in token_axes or (last not in channel_axes and labels.shape[last] > 1):
+        return False
+    if any(axis != last - 1 for axis in token_axes):
+        return False
+    tokens = (labels // channels).select(last, 0).reshape(-1, labels.shape[last - 1])[0]
+    return bool((tokens == torch.arange(len(tokens), device=tokens.device)).all())
+
+
+def _heads(result: Tensor, node: Node, order: list[int]) -> Value:
+    """Return attended values, whose channels are numbered head by head."""
+    *heads, tokens, size = (result.shape[axis] for axis in order)
+    count = 1
+    for number in heads:
+        count *= number
+    channels = count * size
+    neurons = torch.arange(channels, device=result.device).reshape(*heads, 1, size)
+    token = torch.arange(tokens, device=result.device).reshape(tokens, 1)
+    labels = (token * channels + neurons).permute([order.index(i) for i in range(len(order))])
+    features = order[-1] if count == 1 else None
+    return Value(result, node, labels.contiguous(), channels, features)
+
+
+def _visible(mask: object, tokens: tuple[int, int], device: torch.device) -> Tensor | None:
+    """Return (queries, keys) of booleans; None for masks that differ between heads or add terms."""
+    if mask is None:
+        return torch.ones(tokens, dtype=torch.bool, device=device)
+    assert isinstance(mask, Tensor)
+    visible = mask
+    if mask.is_floating_point():
+        visible = mask > HIDDEN
+        if bool((mask[visible] != 0).any()):
+            return None
+    flat = visible.broadcast_to(*visible.shape[:-2], *tokens).reshape(-1, *tokens)
+    if bool((flat != flat[:1]).any()):
+        return None
+    return flat[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """Operands of einsum, with the letters of rows, columns and the summed letter last.
+
+    The first is (..., rows, summed). The second is (..., columns, summed), as keys, or
+    (..., summed, columns), as values. Axis i of (..., rows, columns) is the axis order[i] of the
+    result.
+    """
+
+    first: Tensor
+    second: Tensor
+    order: list[int]
+
+
+def _as_product(
+    args: Sequence[object], tensors: Sequence[Tensor], labels: Sequence[Tensor | None]
+) -> _Product | None:
+    """Return the labels of einsum's operands as a product of matrices.
+
+    The first labels are None for attention weights; then the second operand are values.
+    """
+    equation = args[0]
+    if not isinstance(equation, str) or "." in equation or "->" not in equation:
+        return None
+    left, out = equation.replace(" ", "").split("->")
+    terms = left.split(",")
+    if len(terms) != 2 or len(args) != 3:
+        return None
+    swapped = args[1] is tensors[1]
+    first, second = terms[::-1] if swapped else terms
+    summed = (set(first) & set(second)) - set(out)
+    rows = [letter for letter in first if letter not in second]
+    columns = [letter for letter in second if letter not in first]
+    if len(summed) != 1 or len(rows) != 1 or len(columns) != 1:
+        return None
+    inner = summed.pop()
+    shared = [letter for letter in out if letter in first and letter in second]
+    of_second = [*shared, columns[0], inner]
+    if labels[0] is None:
+        of_second = [*shared, inner, columns[0]]
+    assert labels[1] is not None
+    moved_second = labels[1].permute([second.index(letter) for letter in of_second])
+    moved_first = torch.empty(0)
+    if labels[0] is not None:
+        of_first = [*shared, rows[0], inner]
+        moved_first = labels[0].permute([first.index(letter) for letter in of_first])
+    order = [out.index(letter) for letter in (*shared, rows[0], columns[0])]
+    return _Product(moved_first, moved_second, order)

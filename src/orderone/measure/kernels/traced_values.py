@@ -1,0 +1,223 @@
+"""Tensors of a traced forward pass, with the neuron and token of each of their entries.
+
+Every tensor that depends on the inputs has labels of its shape: token * channels + channel. A
+function that only moves entries, such as `view`, `transpose`, `split` or an index, moves the labels
+in the same way. So the layout after any number of such functions is read from the labels:
+
+    stream   all tokens in order, and all channels along one axis
+    flat     all entries along one axis
+    token    the channels of one token
+    piece    anything else: heads of queries and keys, slices of a packed projection
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from orderone.theory import kernels
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A layer and what precedes it; the inputs have neither."""
+
+    before: "Node | None" = None
+    layer: kernels.Layer | None = None
+
+    def then(self, layer: kernels.Layer) -> "Node":
+        return Node(self, layer)
+
+    def path(self) -> "list[Node]":
+        """Return the nodes from the inputs to this one."""
+        nodes: list[Node] = []
+        node: Node | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node.before
+        return nodes[::-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Weights that made a tensor, one row of (outputs, inputs) for each of its channels."""
+
+    source: Node
+    weight: Tensor
+    bias: Tensor | None
+
+    def layer(self, channels: Tensor) -> kernels.Dense:
+        """Return the Dense layer of some channels."""
+        rows = self.weight[channels].detach().double()
+        bias = 0.0
+        if self.bias is not None:
+            bias = float(self.bias[channels].detach().double().square().mean())
+        return kernels.Dense(self.weight.shape[1] * float(rows.square().mean()), bias)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """A node, and the function of its neurons that a tensor shows, as (0.5 x) (1 + tanh(x))."""
+
+    node: Node
+    function: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Statistic:
+    """Mean square of the channels of a stream plus eps, or the inverse of its root."""
+
+    tensor: Tensor
+    of: "Value"
+    eps: float = 0.0
+    inverse: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor that depends on the inputs."""
+
+    tensor: Tensor
+    node: Node
+    labels: Tensor | None  # None for indices into a table
+    channels: int = 0
+    features: int | None = None  # axis of the channels of a stream
+    projection: Projection | None = None
+    origin: Origin | None = None
+
+    @property
+    def source(self) -> Origin:
+        """Return the node whose neurons this is a function of, and the function."""
+        return self.origin or Origin(self.node, lambda x: x)
+
+    @property
+    def token_axes(self) -> list[int]:
+        """Return the axes of a stream along which tokens differ, or would."""
+        assert self.labels is not None
+        axes, _ = varying(self.labels, self.channels)
+        return axes
+
+    @property
+    def tokens(self) -> Tensor:
+        """Return the token of each entry of a stream, without the axis of channels."""
+        assert self.labels is not None
+        assert self.features is not None
+        return (self.labels // self.channels).select(self.features, 0)
+
+
+def natural_labels(tensor: Tensor, features: int) -> Tensor:
+    """Return labels of a stream whose first axis is that of examples, with tokens in order."""
+    shape = [size for axis, size in enumerate(tensor.shape) if axis not in (0, features)]
+    count = 1
+    for size in shape:
+        count *= size
+    tokens = torch.arange(count, device=tensor.device).reshape(1, *shape)
+    return with_channels(tokens, features, tensor.shape[features])
+
+
+def with_channels(tokens: Tensor, features: int, channels: int) -> Tensor:
+    """Return labels from the tokens, with an axis of channels added at `features`."""
+    shape = [1] * (tokens.dim() + 1)
+    shape[features] = channels
+    neurons = torch.arange(channels, device=tokens.device).reshape(shape)
+    return tokens.unsqueeze(features) * channels + neurons
+
+
+def varying(labels: Tensor, channels: int) -> tuple[list[int], list[int]]:
+    """Return the axes along which tokens differ, and those along which channels differ."""
+    tokens = labels // channels
+    neurons = labels % channels
+    token_axes = []
+    channel_axes = []
+    for axis in range(labels.dim()):
+        if labels.shape[axis] < 2:
+            continue
+        if bool((tokens != tokens.narrow(axis, 0, 1)).any()):
+            token_axes.append(axis)
+        if bool((neurons != neurons.narrow(axis, 0, 1)).any()):
+            channel_axes.append(axis)
+    return token_axes, channel_axes
+
+
+def moved(x: Value, tensor: Tensor, labels: Tensor) -> Value | None:
+    """Return the value of a tensor whose entries are entries of `x`; None if it has no layout."""
+    assert x.labels is not None
+    channels = x.channels
+    count = int(x.labels.max()) // channels + 1  # tokens
+    token_axes, channel_axes = varying(labels, channels)
+    tokens = labels // channels
+    both = set(token_axes) & set(channel_axes)
+    everything = labels.numel() == count * channels and len(labels.unique()) == labels.numel()
+    if labels.dim() <= 2 and everything and count * channels > 1:
+        one_pixel = count == 1 and x.tensor.dim() > 2 and not _joined(x.node)
+        if both or one_pixel or (channels == 1 and count > 1 and x.features is not None):
+            last = labels.dim() - 1
+            node = x.node.then(kernels.Flatten())
+            size = labels.shape[last]
+            flat = torch.arange(size, device=labels.device).reshape(labels.shape)
+            return Value(tensor, node, flat, size, last)
+    if both:
+        return Value(tensor, x.node, labels, channels, None, x.projection)
+    features = _features(x, labels, channel_axes)
+    if features is None:
+        return Value(tensor, x.node, labels, channels, None, x.projection)
+    order = tokens.select(features, 0).reshape(-1)
+    if len(order) == count and bool((order == torch.arange(count, device=order.device)).all()):
+        node = x.node
+        if x.features is not None and len(x.token_axes) > 1 and len(token_axes) == 1:
+            node = node.then(kernels.Positions())
+        return _stream(tensor, x, node, labels, features)
+    if len(order) == 1 and count > 1 and labels.dim() <= 2 and labels.shape[features] == channels:
+        node = x.node.then(kernels.Token(int(order[0])))
+        return Value(tensor, node, labels % channels, channels, features)
+    return Value(tensor, x.node, labels, channels, None, x.projection)
+
+
+def _stream(tensor: Tensor, x: Value, node: Node, labels: Tensor, features: int) -> Value | None:
+    """Return a stream, of all channels or of a slice of a projection."""
+    neurons = (labels % x.channels).movedim(features, 0).reshape(labels.shape[features], -1)[:, 0]
+    if len(neurons) == x.channels and len(neurons.unique()) == x.channels:
+        whole = x.projection
+        if whole is not None and bool((neurons.diff() != 1).any()):
+            whole = None
+        return Value(tensor, node, labels, x.channels, features, whole)
+    return Value(tensor, node, labels, x.channels, None, x.projection)
+
+
+def _features(x: Value, labels: Tensor, channel_axes: list[int]) -> int | None:
+    """Return the axis of channels, if there is one."""
+    if len(channel_axes) == 1:
+        return channel_axes[0]
+    if channel_axes or x.channels > 1:
+        return None
+    # one channel: any axis of size 1 behind the examples could be it
+    places = [axis for axis in range(1, labels.dim()) if labels.shape[axis] == 1]
+    if x.features == 1 and 1 in places:
+        return 1
+    return places[-1] if places else None
+
+
+def _joined(node: Node) -> bool:
+    joins = (kernels.AveragePool, kernels.Flatten, kernels.Token)
+    return any(isinstance(each.layer, joins) for each in node.path())
+
+
+def function_name(func: object) -> str:
+    """Return the name of a function of torch, without marks of methods and in-place forms."""
+    name = getattr(func, "__name__", str(func)).strip("_")
+    if name.startswith(("i", "r")) and name[1:] in ("add", "mul", "sub"):
+        return name[1:]
+    return name
+
+
+def common_start(nodes: Sequence[Node]) -> tuple[Node, list[list[kernels.Layer]]]:
+    """Return the last node that all have passed, and the layers of each after it."""
+    paths = [node.path() for node in nodes]
+    common = 0
+    while all(common < len(path) and path[common] is paths[0][common] for path in paths):
+        common += 1
+    branches: list[list[kernels.Layer]] = []
+    for path in paths:
+        branches.append([node.layer for node in path[common:] if node.layer is not None])
+    return paths[0][common - 1], branches
