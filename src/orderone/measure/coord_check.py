@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from torch import nn
@@ -56,6 +56,7 @@ from orderone.measure.runs import (
     RunOptions,
     Setup,
     model_of,
+    names_by_id,
     plan_family,
     read_seeds,
     read_setup,
@@ -71,7 +72,7 @@ from orderone.observe.batches import (
     draws_randomly,
     on_device,
 )
-from orderone.observe.inventory import inventory, read_patterns, shapes_of
+from orderone.observe.inventory import read_patterns, shapes_of
 from orderone.observe.quantities import Quantity
 from orderone.optimizers.table import label_of
 from orderone.planning import BrokenRatios, Plan
@@ -481,7 +482,7 @@ class _Study:
 
     def _compare_schedule(self, setup: Setup, size: int) -> None:
         rates = simulated_rates(setup.optimizer, setup.scheduler)
-        names = {id(item.tensor): name for name, item in inventory(setup.model).items()}
+        names = names_by_id(setup.model)
         schedules: dict[str, list[float]] = {}
         for number, group in enumerate(setup.optimizer.param_groups):
             schedule = [rates_now[number] for rates_now in rates]
@@ -562,6 +563,7 @@ def _shared_names(small: nn.Module, large: nn.Module) -> Callable[[str], str]:
     deep = _lengths_of_sequences(large)
     stacks = {parent for parent, length in deep.items() if length != shallow.get(parent)}
 
+    @cache  # every row of every run is renamed
     def key(name: str) -> str:
         parts = name.split(".")
         shared = []

@@ -1,7 +1,7 @@
 """Results of a study: moments that all runs recorded, by layer, quantity and step."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from orderone.observe.moments import Moments
 from orderone.observe.quantities import Quantity
 from orderone.planning import Plan
 from orderone.planning.build import Family
+from orderone.theory.exponents.updates import KINDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,12 +158,16 @@ class Observations:
         columns = [self.axis, "seed", "step", "module", "quantity", *records.SIZES]
         return records.table(rows, columns, provenance)
 
-    def alignment(self, provenance: Mapping[str, object]) -> MeasuredAlignment | None:
+    def alignment(
+        self, provenance: Mapping[str, object], kinds: Collection[str] = KINDS
+    ) -> MeasuredAlignment | None:
         """Return the alignment across the last step, where it was measured."""
         rows = []
         for run in self.runs:
-            for ratio in run.ratios:
-                rows.append((run.size, run.seed, run.steps, *ratio))
+            for layer, role, tokens, kind, ratio in run.ratios:
+                if kind in kinds:
+                    row = (run.size, run.seed, run.steps, layer, role, tokens, kind, ratio)
+                    rows.append(row)
         if rows:
             return MeasuredAlignment(records.table(rows, ALIGNMENT_COLUMNS, provenance))
         return None

@@ -43,7 +43,7 @@ from orderone.measure.inputs import (
 from orderone.measure.recording import OF_PASSES, QUANTITIES, TRAINING, Probe
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device
-from orderone.observe.inventory import inventory, shapes_of, unwrap
+from orderone.observe.inventory import inventory, shapes_of, tensors_of, unwrap
 from orderone.observe.moments import Ledger, Moments
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import Row
@@ -341,7 +341,7 @@ class Training:
 
     def _learning_rates(self) -> dict[str, float]:
         rates = {}
-        for name, group in groups_by_tensor(self.setup):
+        for name, group in groups_by_tensor(self.setup, self._names):
             if "lr" in group:
                 rates[name] = _rate(group, self._shapes[name])
         return rates
@@ -350,10 +350,20 @@ class Training:
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return shapes_of(self.setup.model)
 
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        return names_by_id(self.setup.model)
 
-def groups_by_tensor(setup: Setup) -> Iterator[tuple[str, Mapping[str, Any]]]:
+
+def names_by_id(model: nn.Module) -> dict[int, str]:
+    """Return the name of every parameter by the id of its tensor."""
+    return {id(tensor): name for name, tensor in tensors_of(model).items()}
+
+
+def groups_by_tensor(
+    setup: Setup, names: Mapping[int, str]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each tensor of the model that the optimizer has, with its parameter group."""
-    names = {id(item.tensor): name for name, item in inventory(setup.model).items()}
     for group in setup.optimizer.param_groups:
         for tensor in group["params"]:
             if id(tensor) in names:
@@ -372,7 +382,7 @@ def _rate(group: Mapping[str, Any], shape: tuple[int, ...]) -> float:
 def settings_of(setup: Setup) -> dict[str, dict[str, float]]:
     """Return the numbers in the parameter group of each tensor, apart from the learning rate."""
     settings: dict[str, dict[str, float]] = {}
-    for name, group in groups_by_tensor(setup):
+    for name, group in groups_by_tensor(setup, names_by_id(setup.model)):
         numbers: dict[str, float] = {}
         for key, value in group.items():
             if key in ("params", "lr"):

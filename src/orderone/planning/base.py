@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import InputError
 from orderone.observe.inventory import Item, clean, inventory, shapes_of, unwrap
+from orderone.observe.moments import is_plain
 from orderone.planning.counterparts import stack_of
 from orderone.planning.roles.vocabulary import TORCH_DEFAULT_INIT
 from orderone.seeding import seeded
@@ -65,13 +66,20 @@ def measure(tensor: Tensor) -> Initial:
         value = torch.view_as_real(value)
     elif not value.is_floating_point():  # a table of numbers, or quantized weights
         value = value.double()
-    low = _number(value.min())
-    high = _number(value.max())
+    low, high = _extremes(value)
     if low == high:
         return Initial(abs(low), low)
     return Initial(
         _number(torch.linalg.vector_norm(value, dtype=torch.float64)) / math.sqrt(value.numel())
     )
+
+
+def _extremes(value: Tensor) -> tuple[float, float]:
+    """Return the smallest and the largest entry; in one pass where the tensor is plain."""
+    if is_plain(value):
+        low, high = torch.aminmax(value)
+        return low.item(), high.item()
+    return _number(value.min()), _number(value.max())
 
 
 def _number(value: Tensor) -> float:

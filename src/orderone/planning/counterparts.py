@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from orderone.core.errors import InputError
 from orderone.planning.roles.vocabulary import EXPERT
@@ -243,6 +244,7 @@ def _stacks(names: Iterable[str]) -> Stacks:
     return result
 
 
+@lru_cache(maxsize=2**16)  # few different parts, asked for many times
 def numbered(part: str) -> tuple[str, int | None]:
     """Return a part of a name with NUMBER in place of the number of a layer or expert."""
     if part.isdigit():

@@ -706,17 +706,11 @@ class Expectations:
 
     @cached_property
     def _alignment(self) -> "_Alignment | None":
-        measured = self.study.observations.alignment({})
+        measured = self.study.observations.alignment({}, kinds=("alpha",))
         if measured is None or measured.exponents.empty:
             return None
-        by_module = {}
-        for row in measured.layer_rows:
-            if row["quantity"] == "alpha":
-                by_module[row["module"]] = row["exponent"]
-        by_role = {}
-        for row in measured.role_rows:
-            if row["quantity"] == "alpha":
-                by_role[row["role"]] = row["exponent"]
+        by_module = {row["module"]: row["exponent"] for row in measured.layer_rows}
+        by_role = {row["role"]: row["exponent"] for row in measured.role_rows}
         return _Alignment(by_module, by_role)
 
     @cached_property
