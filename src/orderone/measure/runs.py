@@ -460,9 +460,11 @@ def _record(
     def is_due(quantity: Quantity, step: int) -> bool:
         """Return whether a check reads a quantity at this step; others are not recorded.
 
-        Weights, gradients and updates: until the first step with a learning rate; if tensors start
-        behind zeros, also at the last step.
+        Gradients of outputs: at the first and the last step. Weights, gradients and updates: until
+        the first step with a learning rate; if tensors start behind zeros, also at the last step.
         """
+        if quantity == Quantity.OUTPUT_GRADIENT:
+            return step in (0, len(batches) - 1)
         if quantity in OF_PASSES:
             return True
         if not any(any(rates.values()) for rates in training.rates):

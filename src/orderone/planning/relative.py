@@ -455,8 +455,12 @@ class _Comparison:
         draft = stages["gauge"][row.name]
         origins = [self._tuned(draft.algorithm, subject, row.init_scale)]
         before = Origin("base")
+        earlier: Draft | None = None
         for name, drafts in stages.items():
-            after = self._cumulative(drafts[row.name])
+            if drafts[row.name] is earlier:
+                continue  # this step changes nothing here
+            earlier = drafts[row.name]
+            after = self._cumulative(earlier)
             origins.append(
                 Origin(
                     name,
