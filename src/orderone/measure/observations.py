@@ -147,6 +147,29 @@ class Observations:
             for (line, _), fit in zip(members, fitted, strict=True):
                 yield line, fit
 
+    def fit_of_largest(
+        self, name: str, quantity: Quantity, step: int, confidence: float
+    ) -> Fit | None:
+        """Fit the largest size of all steps until `step`; None if a run lacks records.
+
+        Changes are sums of steps. Where later steps of small models turn back, the size at `step`
+        seems to grow with the width; the largest size on the way does not.
+        """
+        sizes: list[int] = []
+        largest: list[float] = []
+        for run in self.complete:
+            recorded = []
+            for earlier in range(step + 1):
+                moments = self.at(name, quantity, earlier).get((run.size, run.seed))
+                if moments is not None:
+                    recorded.append(moments.rms)
+            if not recorded or not FAINT < max(recorded) < math.inf:
+                return None
+            sizes.append(run.size)
+            largest.append(max(recorded))
+        [fit] = fit_exponents(sizes, [largest], confidence=confidence)
+        return fit
+
     # --- tables -----------------------------------------------------------------------------------
 
     def frame(self, provenance: Mapping[str, object]) -> "pd.DataFrame":

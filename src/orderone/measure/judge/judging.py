@@ -7,6 +7,9 @@ Lines come from the table in `quantities` (fits), from `settings` (known numbers
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import torch
 
 from orderone.core.errors import with_code
 from orderone.core.roles import Role
@@ -28,7 +31,7 @@ from orderone.measure.judge.verdict import (
     verdict_on_fit,
     without_cancellation,
 )
-from orderone.measure.observations import Observations, StudyResult
+from orderone.measure.observations import Line, Observations, StudyResult
 from orderone.observe.inventory import inventory
 from orderone.observe.quantities import Quantity
 from orderone.planning.start_outputs import Kind, kind_of, output_sizes
@@ -37,6 +40,8 @@ from orderone.planning.start_sizes import StartReport
 MOST_TROUBLES = 3  # largest number of troubles in the notes
 MOST_NAMES = 3  # names in a note
 NAN = math.nan
+# outputs are those of the start plus a sum of steps
+SUMS_OF_STEPS = (Quantity.CHANGE, Quantity.SCORE_CHANGE, Quantity.OUTPUT)
 
 
 def judge(study: StudyResult, confidence: float) -> Check:
@@ -142,14 +147,28 @@ class _Fits:
     def _is_due(self, name: str, when: When, step: int) -> bool:
         if when != When.FIRST_UPDATE:
             return True
-        first = self.study.observations.first_update(name, self.study.first_step, RESOLUTION)
+        resolution = RESOLUTION * self._precision.get(name, 0.0)
+        first = self.study.observations.first_update(name, self.study.first_step, resolution)
         return step == first
+
+    @cached_property
+    def _precision(self) -> dict[str, float]:
+        """Relative distance of neighbouring numbers in the precision of each tensor."""
+        precision: dict[str, float] = {}
+        for name, item in inventory(self.study.largest).items():
+            if item.tensor.is_floating_point() or item.tensor.is_complex():
+                key = self.study.observations.key(name)
+                precision[key] = torch.finfo(item.tensor.dtype).eps
+        return precision
 
     def _judgement(
         self, name: str, quantity: Quantity, step: int, fit: Fit, expected: Expected
     ) -> Judgement:
         study = self.study
         finding = verdict_on_fit(fit, expected, study.axis)
+        if finding.verdict == Verdict.FAIL and finding.reason != Reason.SHRINKS:
+            line = (name, quantity, step)
+            finding = without_turns(study.observations, line, expected, finding, self.confidence)
         if len(study.sizes) < FEW and finding.verdict != Verdict.FAIL:
             finding = Finding(Verdict.UNCLEAR, _too_few(study))
         cause = finding.cause or _gauge(expected, finding.verdict, SYMBOLS[study.axis])
@@ -171,6 +190,32 @@ class _Fits:
             math.nan if expected.two_sided else expected.bound,
             expected.least,
         )
+
+
+def without_turns(
+    observations: Observations, line: Line, expected: Expected, failure: Finding, confidence: float
+) -> Finding:
+    """Return UNCLEAR where outputs seem to grow because those of small models turn back.
+
+        |h_T - h_0| <= max_t |h_t - h_0|
+
+    If the left-hand side grows like a power of the size, so does the right-hand side.
+    """
+    name, quantity, step = line
+    if quantity not in SUMS_OF_STEPS or step < 2:
+        return failure
+    largest = observations.fit_of_largest(name, quantity, step, confidence)
+    if largest is None:
+        return failure
+    axis = observations.axis
+    if verdict_on_fit(largest, expected, axis).verdict == Verdict.FAIL:
+        return failure
+    reason = (
+        f"but the largest size of all {step} steps scales like"
+        f" {SYMBOLS[axis]}^{largest.exponent:+.2f}: steps of small models turn back; use a smaller"
+        " learning rate"
+    )
+    return Finding(Verdict.UNCLEAR, f"{failure.cause}; {reason}")
 
 
 def _says_something(expected: Expected) -> bool:

@@ -74,10 +74,11 @@ THRESHOLDS: dict[str, Threshold] = {
         "single precision has 7 digits (a bias of keys, to which softmax is invariant)",
     ),
     "resolution": Threshold(
-        1e-7,
-        "relative to the initial weights: smaller updates cannot be measured",
-        "single precision rounds a weight to 7 digits, and an update is the difference of two"
-        " weights (a branch whose gate starts at zero, under SGD)",
+        1.0,
+        "relative to the initial weights, in units of their precision (2^-23 for float32, 2^-7 for"
+        " bfloat16): smaller updates cannot be measured",
+        "an update is the difference of two weights, each rounded to its last digit (a branch whose"
+        " gate starts at zero, under SGD)",
     ),
     "cancelled": Threshold(
         1e-4,
