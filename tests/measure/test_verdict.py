@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -288,12 +289,15 @@ def test_a_row_without_noise_is_exact_beside_noisy_ones():
 
 
 @pytest.mark.parametrize("sizes", [3, 4, 7])
-def test_noise_passes_for_a_law_in_one_of_a_thousand_rows(sizes):
-    widths = 2.0 ** torch.arange(4, 4 + sizes)
-    noise = torch.randn(20_000, sizes, generator=torch.Generator().manual_seed(0)).mul(0.1)
-    reaches = torch.tensor([fit.high - fit.low for fit in fit_exponents(widths, noise.exp())])
-    narrow = reaches < reaches.median() * (1 - 1e-6)
-    assert float(narrow.double().mean()) == pytest.approx(1e-3, abs=5e-4)
+def test_noise_passes_for_a_law_in_one_of_a_thousand_studies(sizes):
+    """One of a thousand rows would be 21 studies here."""
+    widths = (2.0 ** torch.arange(4, 4 + sizes)).numpy()
+    noise = torch.randn(1000, 21, sizes, generator=torch.Generator().manual_seed(0)).mul(0.1)
+    narrow = 0
+    for rows in noise.exp().numpy():
+        reaches = np.array([fit.high - fit.low for fit in fit_exponents(widths, rows)])
+        narrow += int((reaches < np.median(reaches) * (1 - 1e-6)).any())
+    assert narrow <= 5
 
 
 def test_a_deviation_that_fades_at_large_sizes_does_not_fail():

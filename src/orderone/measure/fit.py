@@ -17,7 +17,9 @@ from orderone.core.inputs import ArrayLike
 # without noise, the interval would otherwise be narrower than the rounding of the logarithms
 ROUNDING = 1e-9
 FEW = 6  # degrees of freedom below which the noise of one row is hardly known
-CHANCE = 1e-3  # rows that lie on a line with a lower probability do so by law
+# rows that lie on a line do so by law, if among all rows of a study one of usual noise would be as
+# near to a line with a lower probability
+CHANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,8 @@ def fit_exponents(widths: ArrayLike, sizes: ArrayLike, *, confidence: float = 0.
     With few points, a row may lie on a line by chance, and its interval would be too narrow. Rows
     of one study have similar noise: with fewer than six degrees of freedom, no row counts as less
     noisy than the median of all. Rows without noise are the exception: the output of a norm has a
-    size that does not depend on the seed. A row of usual noise is as near to a line as they are in
-    less than one of a thousand cases.
+    size that does not depend on the seed. In less than one of a thousand studies, a row of usual
+    noise is as near to a line as they are.
     """
     n = np.asarray(widths, float)
     y = np.log(np.asarray(sizes, float))
@@ -150,7 +152,7 @@ def _at_least_usual(residual: np.ndarray, freedom: int) -> np.ndarray:
     With the same noise in all rows, these sums are proportional to a chi-squared variable.
     """
     usual = np.median(residual)
-    least = usual * chdtri(freedom, 1 - CHANCE) / chdtri(freedom, 0.5)
+    least = usual * chdtri(freedom, 1 - CHANCE / len(residual)) / chdtri(freedom, 0.5)
     return np.where(residual < least, residual, np.maximum(residual, usual))
 
 
