@@ -172,6 +172,19 @@ class WithBranch(Plain):
         return self.out(x.mean(1))
 
 
+class ShortBranch(Plain):
+    """A branch of one matrix: its sizes and rates look like those of another gauge."""
+
+    def __init__(self, width: int):
+        super().__init__(width)
+        self.down = nn.Linear(width, width)
+        self.register_buffer("scale", torch.tensor(WIDTHS[0] / width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.hid(torch.relu(self.inp(x))))
+        return self.out((x + self.scale * self.down(x)).mean(1))
+
+
 class HealthyBranch(WithBranch):
     power = 0.0
 
@@ -288,8 +301,16 @@ def test_what_is_too_small_fails(kind, code, planned):
     fails(check(kind if planned else adam(kind)), code)
 
 
-def test_a_branch_that_is_too_small_fails():
-    fails(check(adam(WithBranch)), "shrinking-gradient")
+@pytest.mark.parametrize("kind", [WithBranch, ShortBranch])
+@pytest.mark.parametrize("scaled", [adam, sgd])
+def test_a_branch_that_is_too_small_fails(kind, scaled):
+    fails(check(scaled(kind)), "shrinking-output", "down.weight")
+
+
+def test_a_multiplier_that_rates_and_sizes_compensate_passes():
+    powers = {"down.weight": 1.0, "down.bias": 1.0}
+    result = check(adam(ShortBranch, rates=powers, starts=powers))
+    assert result.passed, str(result)
 
 
 @pytest.mark.parametrize("kind", [Plain, Heads, HealthyBranch, Modulated, Offset, Mixing])

@@ -137,12 +137,18 @@ class SettingsJudge:
         return excess if abs(excess) > BOUNDARY else 0.0
 
     def _gauge(self, name: str, row: Row, rate_excess: float, weight: float) -> float:
-        """Return t: the power of a multiplier n^-t that was not read from the forward code."""
+        """Return t: the power of a multiplier n^-t that was not read from the forward code.
+
+        Sizes and rates that only undo a multiplier that was read ignore it: this is a fault.
+        """
         theory = self.expectations.theory
         assert theory is not None
         if not self._may_have_multipliers:
             return 0.0
         start = self._start_excess(name, theory)
+        read = theory.exponent(name, lambda row: row.factors.gauge)
+        if read and abs(start - read) <= BOUNDARY:
+            return 0.0
         if row.role == Role.VECTOR or not start:  # biases start with any size
             sibling = f"{name.rpartition('.')[0]}.weight"
             start = self.expectations.gauges.get(sibling, 0.0)
