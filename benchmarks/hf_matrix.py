@@ -7,6 +7,8 @@ Every family is swept with the same settings: its members one after another, and
     apart      largest relative difference of a loss between the two, over ten steps and all members
     kernels    the same between stand-alone runs with different kernels: the other attention,
                products by bmm, and these together with convolutions without oneDNN or cuDNN
+    unit       the same between stand-alone runs whose parameters start one unit in the last place
+               apart: how far any rounding can bring two runs
     repeated   whether a second run has the same bits: stand-alone, stacked
 
 With `speed`, instead the time of a step of all members: one after another, one after another with
@@ -56,7 +58,7 @@ def main() -> None:
         f"{2 * SEEDS} members, width {WIDTH}, {BATCH} x {LENGTH} tokens, {where}, torch"
         f" {torch.__version__}\n"
     )
-    header = ["family", "precision", "attention", "stacked", "apart", "kernels", "repeated"]
+    header = ["family", "precision", "attention", "stacked", "apart", "kernels", "unit", "repeated"]
     if SPEED:
         header[4:] = []
         header += ["ms eager", "ms replayed", "ms stacked", "to eager", "to replayed"]
@@ -97,6 +99,7 @@ def _compared(family: str, precision: str, attention: str) -> list[str]:
         "yes",
         f"{distance(stacked, alone):.0e}",
         f"{max(distance(other, alone) for other in others):.0e}",
+        f"{distance(trained(False, nudged=True), alone):.0e}",
         ", ".join("yes" if equal else "no" for equal in repeated),
     ]
 
@@ -115,11 +118,20 @@ def _timed(trained: Callable[..., o1.Sweep]) -> list[str]:
 
 
 def sweep(
-    family: str, precision: str, attention: str, stacked: bool, steps: int = STEPS, **options: Any
+    family: str,
+    precision: str,
+    attention: str,
+    stacked: bool,
+    steps: int = STEPS,
+    nudged: bool = False,
+    **options: Any,
 ) -> o1.Sweep:
     def build(width: int) -> nn.Module:
         sizes = hf_families.longer(family, LENGTH)
-        return hf_families.build(family, width, attn_implementation=attention, **sizes)
+        model = hf_families.build(family, width, attn_implementation=attention, **sizes)
+        if nudged:
+            nudge(model)
+        return model
 
     def data(step: int, seed: int) -> dict[str, Tensor]:
         return hf_families.batch_of(family)(step, seed, BATCH, LENGTH)
@@ -140,6 +152,15 @@ def sweep(
         if outcome.error is not None:
             raise RuntimeError(outcome.error)
     return swept
+
+
+@torch.no_grad()
+def nudge(model: nn.Module) -> None:
+    """Change every parameter by one unit in the last place, up or down."""
+    generator = torch.Generator().manual_seed(0)
+    for p in model.parameters():
+        sign = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
+        p.mul_(1 + sign.to(p.device) * torch.finfo(p.dtype).eps)
 
 
 def losses(sweep: o1.Sweep) -> np.ndarray:
