@@ -78,7 +78,7 @@ class StackedTraining:
         self.members: int = len(trials)
         self.stack: Stack = make_stack(job, [job.member(trial) for trial in trials])
         self.captured: FixedStep | None = None
-        self.capture: bool = capture_pays(job) or self._compiles_on_cpu()
+        self.capture: bool = capture_pays(job) or bool(job.compile)
         self.not_captured: str | None = None  # why not
 
     def run(self, report: Report | None) -> Iterator[Outcome]:
@@ -173,12 +173,9 @@ class StackedTraining:
         return self.stack.step(*batches, factor=factor)
 
     def _fixed_step(self, batches: Sequence[Batch]) -> FixedStep:
-        if self.device.type == "cuda":
+        if capture_pays(self.job):
             return CapturedStep(self.stack, *batches, steps=self._steps_to_compile())
         return CompiledStep(self.stack, *batches)
-
-    def _compiles_on_cpu(self) -> bool:
-        return bool(self.job.compile) and self.device.type == "cpu"
 
     def _steps_to_compile(self) -> int:
         """Return the number of steps that a compilation would serve; 0 if it is not wanted."""

@@ -62,7 +62,15 @@ def _copy_of(function: FunctionType) -> FunctionType:
 
     torch compiles the same code only for a few kinds of arguments, and after that runs it as it is.
     """
-    return FunctionType(function.__code__.replace(), function.__globals__)
+    same = FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    same.__kwdefaults__ = function.__kwdefaults__
+    return same
 
 
 def _apply(law: Update, p: Tensor, g: Tensor, state: State, c: Settings) -> None:

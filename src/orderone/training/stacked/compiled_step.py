@@ -1,4 +1,4 @@
-"""Compiled training step without a CUDA graph: `compile=True` on a CPU."""
+"""Compiled training step without a CUDA graph: `compile=True` on a CPU, or with `graphs=False`."""
 
 import time
 
@@ -42,7 +42,9 @@ class CompiledStep(FixedStep):
         super().__init__(stack, batches)
         self._program: TracedStep | None = None
         if len(batches) != 1:
-            self.compile_error = "on a CPU, only steps without accumulation are compiled"
+            self.compile_error = (
+                "without a CUDA graph, only steps without accumulation are compiled"
+            )
             return
         before = {name: x.detach().clone() for name, x in stack.state().items()}
         model_before = description(stack.program.model)

@@ -38,12 +38,11 @@ class StackedOptimizer:
         parameters: Mapping[str, Tensor],
         optimizers: Sequence[Optimizer],
         names: Sequence[Mapping[Tensor, str]],  # per member: tensor -> name
-        compile: bool = False,
     ):
         by_member: list[dict[str, MemberSettings]] = []
         for optimizer, tensor_names in zip(optimizers, names, strict=True):
             by_member.append(_by_name(optimizer, tensor_names))
-        self.compile: bool = compile
+        self.compile: bool = False
         self.parameters: dict[str, Tensor] = {}  # those that an optimizer updates
         self.laws: dict[str, Update] = {}
         self.settings: dict[str, dict[str, Tensor]] = {}  # tensor -> setting -> (K,)

@@ -38,8 +38,7 @@ class Stack:
         precision: torch.bfloat16 or torch.float16 for mixed precision (float16 with a scale of the
             loss for each member); None computes in the precision of the tensors.
         clip: Largest norm of a member's gradient.
-        compile: Compile each update into one kernel, and the passes of a captured step
-            (torch.compile).
+        compile: Compile captured steps (`CapturedStep`); `step` itself is not compiled.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Stack:
         names: list[dict[Tensor, str]] = []
         for model in models:
             names.append({p: name for name, p in model.named_parameters()})
-        self.optimizer: StackedOptimizer = StackedOptimizer(parameters, optimizers, names, compile)
+        self.optimizer: StackedOptimizer = StackedOptimizer(parameters, optimizers, names)
         self.program: Program = Program(models[0].to(device), loss, precision)
         self.scale: LossScale | None = None
         if precision == torch.float16:
