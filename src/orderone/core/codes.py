@@ -688,6 +688,11 @@ SWEEP: dict[str, str] = {
         " program. A sweep trains them one after another, which is slower and gives the same"
         " results. Install a version of torch that is named in the message."
     ),
+    "stack-slower": (
+        "On a CPU, a few steps of a stack and of one member alone were timed before the training."
+        " The stack would have been slower, so the trials were trained one after another. The"
+        " results are the same up to rounding. stacked=True stacks them without a comparison."
+    ),
     "compile-failed": (
         "The compiler of torch (torch.compile) failed on the passes of a stack. The stack was"
         " trained without it, which is slower and gives the same results up to rounding. The"

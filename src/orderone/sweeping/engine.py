@@ -41,7 +41,9 @@ class Engine:
 
         done: set[str] = set()
         try:
-            for outcome in run_stacked(self.job, trials, report, self.checkpoint):
+            for outcome in run_stacked(
+                self.job, trials, report, self.checkpoint, if_faster=self.stacked == "auto"
+            ):
                 done.add(outcome.key)
                 yield outcome
             return

@@ -1,5 +1,6 @@
 """`run_stacked`: train trials of one architecture in as few programs as memory allows."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report
 from orderone.sweeping.stacked.capacity import capacity
+from orderone.sweeping.stacked.comparison import must_be_faster, worth_comparing
 from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.stacked.training import StackedTraining
@@ -15,15 +17,21 @@ from orderone.sweeping.stacked.unfinished import saved_proof, unfinished
 from orderone.sweeping.stacked.verify import NOT_PROVED, verify
 from orderone.sweeping.trial import Trial
 from orderone.training.outcome import Outcome
+from orderone.training.stacked.alike import description
 
 DEPEND_ON_STEPS = ("linear", "cosine")
 
 
 def run_stacked(
-    job: Job, trials: Sequence[Trial], report: Report | None = None, checkpoint: Path | None = None
+    job: Job,
+    trials: Sequence[Trial],
+    report: Report | None = None,
+    checkpoint: Path | None = None,
+    if_faster: bool = False,
 ) -> Iterator[Outcome]:
     """Yield outcomes when trials end; resume unfinished stacks from the folder `checkpoint`.
 
+    With `if_faster`, raise NotStackable on a CPU if a stack is slower than one after another.
     If this raises NotStackable or an error of the user's code, the caller can train the remaining
     trials with `run_alone`.
     """
@@ -32,13 +40,27 @@ def run_stacked(
         done |= {trial.key for trial in group}
         yield from _run(job, group, report, checkpoint)
     for group in _same_program(job, [trial for trial in trials if trial.key not in done]):
-        size = job.together or _capacity(job, group)
+        size = job.together or equal_size(len(group), _capacity(job, group))
         for first in range(0, len(group), size):
-            yield from _run(job, group[first : first + size], report, checkpoint)
+            part = group[first : first + size]
+            yield from _run(job, part, report, checkpoint, if_faster)
+
+
+def equal_size(members: int, most: int) -> int:
+    """Return the size of stacks of at most `most` members that makes them nearly equal.
+
+    Stacks of one size share a compiled program.
+    """
+    stacks = math.ceil(members / most)
+    return math.ceil(members / stacks)
 
 
 def _run(
-    job: Job, trials: Sequence[Trial], report: Report | None, checkpoint: Path | None
+    job: Job,
+    trials: Sequence[Trial],
+    report: Report | None,
+    checkpoint: Path | None,
+    if_faster: bool = False,
 ) -> Iterator[Outcome]:
     """Train one stack; if memory is too small, train two halves."""
     ended: set[str] = set()
@@ -48,6 +70,11 @@ def _run(
         if proof is None and job.verify:
             proof, first_batches = verify(job, trials)
         training = StackedTraining(job, trials, checkpoint, proof or NOT_PROVED, first_batches)
+        if if_faster and first_batches is not None and worth_comparing(job, training.proof, trials):
+            model_before = description(training.stack.program.model)
+            must_be_faster(job, trials, training.stack, first_batches)
+            if description(training.stack.program.model) != model_before:
+                training = StackedTraining(job, trials, checkpoint, training.proof, first_batches)
         for outcome in training.run(report):
             ended.add(outcome.key)
             yield outcome

@@ -1,0 +1,87 @@
+"""Comparison of speed on a CPU: a few steps of the stack, and of one member alone.
+
+A stack avoids the overhead of many small operations, but `vmap` has an overhead of its own. Two
+members, or batches that keep a core busy, may train faster one after another.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from orderone.seeding import preserved
+from orderone.sweeping.job import Job
+from orderone.sweeping.sequential import make_step
+from orderone.sweeping.stacked.verify import FirstBatches, Proof
+from orderone.sweeping.trial import Trial
+from orderone.torch_compat import tree_map
+from orderone.training.source import Batch
+from orderone.training.stacked.errors import NotStackable
+from orderone.training.stacked.stack import Stack
+from orderone.training.stacked.ways import MemberData
+from orderone.training.step import Step
+
+WORTH_MEASURING = 100  # batches of a training; the comparison costs about four of them
+MARGIN = 1.1  # slower by less is noise
+
+
+def worth_comparing(job: Job, proof: Proof, trials: Sequence[Trial]) -> bool:
+    """Return whether to measure both ways.
+
+    Models that draw random numbers are stacked without a comparison: their losses would depend on
+    its result.
+    """
+    if torch.device(job.device).type != "cpu" or not proof.how or proof.draws:
+        return False
+    steps = min(job.settings_of(trial).steps for trial in trials)
+    return steps * job.accumulate >= WORTH_MEASURING
+
+
+def must_be_faster(job: Job, trials: Sequence[Trial], stack: Stack, first: FirstBatches) -> None:
+    """Raise NotStackable if a step of the stack takes longer than one of each member alone.
+
+    The stack is as before afterwards.
+    """
+    with preserved():
+        together = _seconds_together(stack, first)
+        alone = len(trials) * _seconds_alone(job, trials[0], first)
+    if together > MARGIN * alone:
+        raise NotStackable(
+            f"a step of {len(trials)} members took {1e3 * together:.3g} ms in a stack and"
+            f" {1e3 * alone:.3g} ms one after another; pass stacked=True to stack them",
+            "stack-slower",
+        )
+
+
+def _seconds_together(stack: Stack, first: FirstBatches) -> float:
+    before = {name: x.detach().clone() for name, x in stack.state().items()}
+    seconds = [_timed(lambda b=batches: stack.step(*b)) for batches in first.by_step.values()]
+    stack.load(before)
+    return min(seconds)
+
+
+def _seconds_alone(job: Job, trial: Trial, first: FirstBatches) -> float:
+    """Return the seconds of an update of the first member."""
+    batches: list[Batch] = []
+    for parts in first.by_step.values():
+        batches += [tree_map(_first_row, part) for part in parts]
+    step = make_step(job, trial, job.member(trial), Step)
+    step = replace(step, source=MemberData(batches).source())
+
+    def update(number: int) -> None:
+        step.backward(number)
+        step.apply()
+
+    return min(_timed(lambda n=number: update(n)) for number in range(len(first.by_step)))
+
+
+def _first_row(leaf: object) -> object:
+    return leaf[0] if isinstance(leaf, Tensor) else leaf
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started

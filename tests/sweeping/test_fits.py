@@ -1,0 +1,151 @@
+"""Stacks that fit the device: their size, smaller ones if memory is short, and their speed."""
+
+import pytest
+import torch
+from support.stacked_subjects import SUBJECTS, mlp
+
+from orderone.sweeping.engine import Engine
+from orderone.sweeping.job import Job
+from orderone.sweeping.sequential import run_alone
+from orderone.sweeping.stacked import comparison, run, run_stacked
+from orderone.sweeping.stacked.capacity import USABLE, capacity
+from orderone.sweeping.stacked.run import equal_size
+from orderone.sweeping.stacked.training import StackedTraining
+from orderone.training.source import Source
+
+MIB = 1 << 20
+
+
+def batch(step: int, seed: int):
+    return SUBJECTS["mlp"].batch(torch.Generator().manual_seed(1000 * seed + step))
+
+
+def job(steps: int = 4, **options) -> Job:
+    return Job(
+        build=mlp,
+        data=Source("numbers", batch, list),
+        steps=steps,
+        base_sizes={"width": 8},
+        **options,
+    )
+
+
+def trials(j: Job, number: int = 4):
+    settings = {"width": 16, "rule": "mup", "optimizer": "adamw", "seed": 0}
+    return [j.trial({**settings, "lr": 10 ** -(2 + k)}) for k in range(number)]
+
+
+class SmallDevice:
+    """GPU with little memory, for the functions of torch.cuda that `capacity` calls."""
+
+    def __init__(self, free: int, activations: int):
+        self.free = free
+        self.activations = activations
+
+    def patch(self, monkeypatch):
+        cuda = torch.cuda
+        monkeypatch.setattr(cuda, "empty_cache", lambda: None)
+        monkeypatch.setattr(cuda, "reset_peak_memory_stats", lambda device: None)
+        monkeypatch.setattr(cuda, "memory_allocated", lambda device: 7 * MIB)
+        monkeypatch.setattr(cuda, "max_memory_allocated", lambda device: 7 * MIB + self.activations)
+        monkeypatch.setattr(cuda, "mem_get_info", lambda device: (self.free, self.free))
+
+
+@pytest.mark.parametrize(("free", "expected"), [(1000, 64), (200, 42), (50, 10), (3, 1)], ids=str)
+def test_as_many_members_as_fit(monkeypatch, free, expected):
+    SmallDevice(free * MIB, 3 * MIB).patch(monkeypatch)
+    members = capacity(torch.device("cuda"), 64, lambda: MIB)
+    assert members == expected
+    assert expected == 1 or members * 4 * MIB <= USABLE * free * MIB
+
+
+@pytest.mark.parametrize(
+    ("members", "most", "sizes"),
+    [(64, 42, [32, 32]), (64, 64, [64]), (10, 4, [4, 4, 2]), (9, 4, [3, 3, 3]), (5, 1, [1] * 5)],
+)
+def test_stacks_have_nearly_the_same_size(members, most, sizes):
+    size = equal_size(members, most)
+    assert [len(range(members)[k : k + size]) for k in range(0, members, size)] == sizes
+
+
+class LittleMemory(StackedTraining):
+    """Training on a device that holds two members."""
+
+    most = 2
+
+    def run(self, report):
+        if len(self.slots) > self.most:
+            raise torch.OutOfMemoryError("no memory")
+        return super().run(report)
+
+
+class NoMemory(LittleMemory):
+    most = 0
+
+
+def test_stacks_that_do_not_fit_are_halved(monkeypatch):
+    monkeypatch.setattr(run, "StackedTraining", LittleMemory)
+    j = job()
+    stacked = {outcome.key: outcome for outcome in run_stacked(j, trials(j))}
+    alone = {outcome.key: outcome for outcome in run_alone(j, trials(j))}
+    assert {outcome.facts["members"] for outcome in stacked.values()} == {2}
+    assert stacked.keys() == alone.keys()
+    for key, outcome in alone.items():
+        assert stacked[key].losses == pytest.approx(outcome.losses, rel=1e-5)
+
+
+def test_what_fits_no_stack_is_trained_alone(monkeypatch):
+    monkeypatch.setattr(run, "StackedTraining", NoMemory)
+    j = job()
+    outcomes = list(Engine(j, None, "auto").run(trials(j)))
+    assert len(outcomes) == 4
+    for outcome in outcomes:
+        assert outcome.error is None
+        assert "OutOfMemoryError" in str(outcome.facts["not stacked"])
+
+
+# --- speed on a CPU -------------------------------------------------------------------------------
+
+
+def seconds(monkeypatch, together: float, alone: float) -> None:
+    monkeypatch.setattr(comparison, "WORTH_MEASURING", 4)
+    monkeypatch.setattr(comparison, "_seconds_together", lambda *args: together)
+    monkeypatch.setattr(comparison, "_seconds_alone", lambda *args: alone)
+
+
+@pytest.mark.parametrize(("together", "engine"), [(3.9, "stacked"), (4.2, "stacked"), (5, "alone")])
+def test_the_faster_way_is_chosen(monkeypatch, together, engine):
+    seconds(monkeypatch, together, 1.0)
+    j = job(verify=True)
+    outcomes = list(Engine(j, None, "auto").run(trials(j)))
+    found = {outcome.facts["engine"] for outcome in outcomes}
+    if engine == "stacked":
+        assert found == {"stacked"}
+    else:
+        assert found != {"stacked"}
+        assert {str(o.facts["not stacked"]).endswith("[stack-slower]") for o in outcomes} == {True}
+
+
+def test_a_stack_that_is_asked_for_is_not_compared(monkeypatch):
+    seconds(monkeypatch, 100.0, 1.0)
+    j = job(verify=True)
+    outcomes = list(Engine(j, None, True).run(trials(j)))
+    assert {outcome.facts["engine"] for outcome in outcomes} == {"stacked"}
+
+
+def test_short_trainings_are_not_compared(monkeypatch):
+    seconds(monkeypatch, 100.0, 1.0)
+    monkeypatch.setattr(comparison, "WORTH_MEASURING", 5)
+    j = job(verify=True)
+    outcomes = list(Engine(j, None, "auto").run(trials(j)))
+    assert {outcome.facts["engine"] for outcome in outcomes} == {"stacked"}
+
+
+def test_a_comparison_changes_no_loss(monkeypatch):
+    monkeypatch.setattr(comparison, "WORTH_MEASURING", 4)
+    monkeypatch.setattr(comparison, "MARGIN", 1e9)
+    j = job(verify=True)
+    compared = list(Engine(j, None, "auto").run(trials(j)))
+    forced = list(Engine(j, None, True).run(trials(j)))
+    assert [o.losses.tolist() for o in compared] == [o.losses.tolist() for o in forced]
+    assert {outcome.facts["engine"] for outcome in compared} == {"stacked"}
