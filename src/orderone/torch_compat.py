@@ -91,6 +91,7 @@ __all__ = [
     "is_batchedtensor",
     "is_dynamo_imported",
     "is_functorch_wrapped_tensor",
+    "is_inside_compiled_call",
     "local_tensor",
     "make_fx",
     "maybe_get_bdim",
@@ -347,6 +348,19 @@ CHECKPOINT_GENERATORS = (
 
 for _name in (*MODULE_HOOKS, "_parameters", "_buffers", CHILD_MODULES):
     _needed(nn.Module(), _name)
+
+
+def is_inside_compiled_call() -> bool:
+    """Return whether a function that torch.compile returned is running: probe. All versions.
+
+    Also true if it runs uncompiled, because the stance says so.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch._dynamo.eval_frame":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_dynamo_imported() -> bool:

@@ -18,6 +18,7 @@ from probe_oracle import (
     twins,
 )
 
+import orderone as o1
 from orderone.measure.recording import QUANTITIES
 
 
@@ -80,3 +81,62 @@ def test_scores_alone_are_recorded_in_a_compiled_model():
     model: Any = torch.compile(Attends(), backend="eager")
     squares(model, 0)
     assert len(train(model, adamw(model), quantities="scores")) == 2
+
+
+def steps_of(frame: pd.DataFrame, quantity: str) -> list[int]:
+    return sorted(set(frame[frame.quantity == quantity].step))
+
+
+@IGNORE_GRAD_WARNING
+def test_steps_that_record_nothing_run_compiled():
+    torch._dynamo.reset()
+    backend, compiled = counting()
+    model, plain = twins(Shared)
+    watched: Any = torch.compile(model, backend=backend)
+    calls: list[int] = []
+    optimizer = adamw(watched)
+    with o1.probe(watched, optimizer=optimizer, every=3) as p:
+        for step in range(7):
+            before = len(compiled)
+            model.zero_grad()
+            squares(watched, step).backward()
+            optimizer.step()
+            if len(compiled) > before:
+                calls.append(step)
+            hooks = sum(len(module._forward_hooks) for module in model.modules())
+            assert bool(hooks) == ((step + 1) % 3 == 0)
+    assert calls == [1]  # compiled once, in the first step without records
+    other = adamw(plain)
+    with o1.probe(plain, optimizer=other, every=3) as expected:
+        for step in range(7):
+            plain.zero_grad()
+            squares(plain, step).backward()
+            other.step()
+    assert steps_of(p.frame, "output") == steps_of(p.frame, "update") == [0, 3, 6]
+    found = table(p.frame)
+    wanted = table(expected.frame)
+    assert found.keys() == wanted.keys()
+    for key, value in found.items():
+        assert value == pytest.approx(wanted[key], rel=1e-4, abs=1e-6)
+
+
+@IGNORE_GRAD_WARNING
+@pytest.mark.parametrize("used_before", [True, False])
+def test_a_compiled_training_step_is_recorded(used_before):
+    """A program that includes the optimizer would not call its hooks: it runs uncompiled."""
+    torch._dynamo.reset()
+    model = Shared()
+    optimizer = adamw(model)
+
+    def train_step(seed: int) -> None:
+        model.zero_grad()
+        squares(model, seed).backward()
+        optimizer.step()
+
+    step: Any = torch.compile(train_step, backend="eager")
+    if used_before:
+        step(7)
+    with o1.probe(model, optimizer=optimizer, every=2) as p:
+        for seed in range(5):
+            step(seed)
+    assert steps_of(p.frame, "output") == steps_of(p.frame, "update") == [0, 2, 4]

@@ -28,7 +28,7 @@ from orderone.observe.step_recorder import (
     Updates,
 )
 from orderone.observe.trace import call_with
-from orderone.torch_compat import current_graph_task
+from orderone.torch_compat import current_graph_task, is_inside_compiled_call
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,6 +101,8 @@ class Probe:
         self._heard = self._recorded_in_training(self._now)  # in training passes of this step
         self._has_begun = False
         self._comparing = False  # True during a pass on the fixed batch
+        self._passes: ExitStack | None = None  # hooks and modes, while passes are watched
+        self._may_rest = False  # True if passes need not be watched in steps that record none
         self._gradients_later = False  # True if gradients are ready only at the optimizer's step
         self._history = History()
         self._parameters: dict[str, Tensor] = {}
@@ -165,7 +167,8 @@ class Probe:
         """Record everything that happens inside the context."""
         with ExitStack() as stack:
             stack.callback(self._forget)
-            self._watch_passes(stack)
+            stack.callback(self._stop_watching)
+            self._watch_passes()
             if self._noise is not None:
                 stack.enter_context(self._noise.watch())
             for handle in self._step_hooks():
@@ -174,10 +177,14 @@ class Probe:
             yield self
             self.flush()
 
-    def _watch_passes(self, stack: ExitStack) -> None:
+    def _watch_passes(self) -> None:
         """Watch passes if a quantity needs it; otherwise compiled code may stay compiled."""
         if self.optimizer is not None and not self.quantities & OF_PASSES:
             return
+        if self._passes is not None:
+            return
+        stack = ExitStack()
+        self._passes = stack
         root = unwrap(self.model)
         is_root = is_own(root)
 
@@ -190,6 +197,18 @@ class Probe:
         stack.enter_context(watching(self.model, self._record, self.wanted, kinds, self._listens))
         if self.quantities & {Quantity.SCORES, Quantity.SCORE_CHANGE}:
             stack.enter_context(watching_scores(self.model, self._record_scores))
+
+    def _stop_watching(self) -> None:
+        if self._passes is not None:
+            self._passes.close()
+            self._passes = None
+
+    def _watch_passes_if_due(self) -> None:
+        """Remove the hooks in steps that record no passes: compiled models then run compiled."""
+        if self._heard or not self._may_rest:
+            self._watch_passes()
+        else:
+            self._stop_watching()
 
     def _recorded_in_training(self, quantities: frozenset[Quantity]) -> set[Quantity]:
         """Return what training passes record; output gradients need the outputs, too."""
@@ -292,6 +311,9 @@ class Probe:
         """
         if self._noise is not None:
             self._noise.end_step()
+        if self.step == 0:
+            # compiled code that includes the step of the optimizer would not call its hooks
+            self._may_rest = not is_inside_compiled_call()
         if not self._now:
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -319,6 +341,7 @@ class Probe:
             self._recorder.settle()
         self._advance()
         self._compare()
+        self._watch_passes_if_due()
 
     def _record_accumulated(self, name: str, parameter: Tensor) -> None:
         if self._now:
@@ -335,6 +358,7 @@ class Probe:
         if not any(CHANGES[quantity] in self._now for quantity in self._compared):
             return
         args, kwargs = call_with(self.batch)
+        self._watch_passes()
         self._comparing = True
         self._identities = Identities()
         try:
