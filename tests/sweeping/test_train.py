@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -494,3 +495,26 @@ def test_a_folder_that_cannot_be_written_ends_no_training(tmp_path, monkeypatch)
         run = one(None, tmp_path / "run")
     assert len(run.losses) == STEPS
     assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_compiled_training_has_the_same_losses(tmp_path, monkeypatch):
+    compiled: list[nn.Module] = []
+    torch_compile = torch.compile
+
+    def compile(module):
+        compiled.append(module)
+        return torch_compile(module, backend="aot_eager")
+
+    monkeypatch.setattr(torch, "compile", compile)
+
+    def losses(**options) -> list[float]:
+        return train(planned(), Toy(), 3, **options).losses.tolist()
+
+    found = losses(compile=True)
+    assert len(compiled) == 1
+    assert found == pytest.approx(losses(), rel=1e-5)
+    path = tmp_path / "run.safetensors"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the check of checkpoints compares with a compiled copy
+        assert losses(compile=True, checkpoint=path) == found
+    assert path.exists()

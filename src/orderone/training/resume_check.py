@@ -18,6 +18,7 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training.loop import TrainingLoop
 from orderone.training.snapshot import restore_snapshot, snapshot
 from orderone.training.stacked.alike import description
+from orderone.training.step import compiled_module
 
 LARGEST = 1 << 30  # bytes of a model that is copied for this
 NEAR = 1e-3  # of the change by the update; kernels of a GPU may add in any order
@@ -103,5 +104,8 @@ def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
         module, optimizer, scale = copy.deepcopy(parts)
     except Exception:  # objects of the user may raise anything
         return None
-    step = replace(loop.step, module=module, forward=module, optimizer=optimizer, scale=scale)
+    forward = module
+    if loop.step.forward is not loop.step.module:  # compiled; eager code would round differently
+        forward = compiled_module(module)
+    step = replace(loop.step, module=module, forward=forward, optimizer=optimizer, scale=scale)
     return TrainingLoop(step, check_each_loss=loop.check_each_loss)

@@ -124,6 +124,12 @@ class Step:
         return torch.stack(losses).double()
 
 
+def compiled_module(module: nn.Module) -> nn.Module:
+    """Return the module as torch.compile wraps it; its parameters are those of the module."""
+    wrapped: Any = torch.compile(module)
+    return wrapped
+
+
 def current_rates(optimizer: Optimizer) -> tuple[float, ...]:
     return tuple(float(group["lr"]) for group in optimizer.param_groups)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ from orderone.training.settings import (
 from orderone.training.sharded_checkpoint import ShardedCheckpoint, is_folder
 from orderone.training.sinks import read_sinks
 from orderone.training.source import Source, read_source
-from orderone.training.step import Step, current_rates
+from orderone.training.step import Step, compiled_module, current_rates
 from orderone.training.train_checkpoint import TrainCheckpoint, check_path
 from orderone.training.world import World, join_world
 
@@ -77,6 +78,7 @@ def train(
     keep_checkpoints: Count = 2,
     strategy: Name | None = None,
     device: Device = None,
+    compile: bool = False,
     deterministic: bool = False,
 ) -> Trained:
     """Train a planned model; call it again with the same `checkpoint` to continue.
@@ -115,6 +117,8 @@ def train(
         strategy: "ddp" or "fsdp" under torchrun; by default ddp there. Each process trains on its
             rows of a batch.
         device: By default a GPU if there is one.
+        compile: Whether to compile the model (torch.compile). The first update then takes longer,
+            and losses are the same up to rounding.
         deterministic: Whether to use only kernels that give the same bits every time. They may be
             slower, and torch raises an error where it has none.
     """
@@ -150,6 +154,8 @@ def train(
         module = _module(subject, seed)
         module_names = training_identity.modules(module)
         step = _prepare(world, settings, module, plan, optimizer, source, seed, loss)
+        if compile:
+            step = replace(step, forward=compiled_module(step.forward))
         loop = TrainingLoop(step, sinks=all_sinks if world.first else [])
 
         # before the first step, after which groups may have counters
