@@ -92,8 +92,10 @@ format: .venv/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Writes bench.json; python benchmarks/compare.py OLD.json bench.json says what became slower.
 bench: .venv/.dev
-	$(BIN)/pytest benchmarks --benchmark-enable --benchmark-columns=median,iqr,rounds
+	$(BIN)/python benchmarks/bench.py bench.json
+	$(BIN)/pytest benchmarks --benchmark-enable --benchmark-columns=median,iqr,rounds --benchmark-json=bench-pytest.json
 
 # Peers that cannot live beside our dependencies get an environment of their own; without it there is nothing to compare.
 bench-peers: .venv/.dev
