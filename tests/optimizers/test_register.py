@@ -215,6 +215,19 @@ def test_steps_tell_how_weight_decay_enters(kind, decoupled):
     assert algorithm(kind).decouples_decay is not decoupled
 
 
+class RandomSigns(Signs):
+    """Signs with noise, as an optimizer that draws a random subspace (Dion)."""
+
+    def direction(self, gradient, p):
+        return gradient.sign() * torch.rand_like(p)
+
+
+def test_optimizers_that_draw_random_numbers_are_told_apart_too():
+    state = torch.get_rng_state()
+    assert registry.decouples_decay(RandomSigns) is True
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_weight_decay_that_the_class_lacks_is_refused():
     class Bare(Optimizer):
         def __init__(self, params, lr):

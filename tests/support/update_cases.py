@@ -67,6 +67,8 @@ _SHAMPOO = ("pytorch_optimizer", "ScalableShampoo")
 _SINGLE = Setting(dtype=torch.float32, lr=1e-4)  # packages that compute in single precision
 # Newton-Schulz iterations end with singular values between 0.7 and 1.2
 _WIDE = Setting(widths=(32, 128, 512))
+# of github.com/microsoft/dion, which is not on PyPI
+_DION = {"weight_decay": 0.0, "epsilon": 1e-3}
 _SOAP = {"weight_decay": 0.0, "precondition_frequency": 1, "eps": ABOVE_ROUNDING}
 
 CASES = (
@@ -78,6 +80,9 @@ CASES = (
     Case("torchao.optim", "AdamW8bit", "adam8bit", {"weight_decay": 0.0}, setting=_SINGLE),
     Case("pytorch_optimizer", "NorMuon", "normuon", {"foreach": False}, in_groups=True),
     Case("pytorch_optimizer", "SCION", "dion", {"norm_type": 2}, remark="spectral norm"),
+    Case("dion", "DionSimple", "dion", _DION),
+    Case("dion", "DionReference", "dion", {**_DION, "qr_method": "qr"}),
+    Case("dion", "Dion", "dion", _DION, setting=_SINGLE),
     Case("muon", "SingleDeviceMuon", "muon", setting=_WIDE),
     Case("pytorch_optimizer", "SOAP", "soap", _SOAP),
     Case("heavyball", "SOAP", "soap", _SOAP, setting=_SINGLE),

@@ -29,6 +29,7 @@ from orderone.optimizers.record import (
 )
 from orderone.optimizers.update import Update
 from orderone.rules.axes import Memory
+from orderone.seeding import seeded
 from orderone.theory.exponents.laws import UpdateLaw
 from orderone.theory.exponents.updates import OPTIMIZERS, has_law, update_law
 
@@ -243,8 +244,10 @@ def decouples_decay(kind: type[Optimizer]) -> bool | None:
         return True
     try:
         start = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
-        plain = _after_steps(kind, start, 0.0)
-        decayed = _after_steps(kind, start, 0.1)
+        with seeded(0, ()):  # some optimizers draw random numbers, such as Dion
+            plain = _after_steps(kind, start, 0.0)
+        with seeded(0, ()):
+            decayed = _after_steps(kind, start, 0.1)
     except Exception:  # the user's code may raise anything
         return None
     change = decayed - plain
