@@ -1,5 +1,6 @@
 """Checks along batch size and tokens, and the gradient noise scale."""
 
+import math
 from typing import Any
 
 import pytest
@@ -67,6 +68,24 @@ def test_tokens_change_outputs_between_noise_and_drift():
     assert exponents(found, "learning rate").to_numpy() == pytest.approx(-0.5)
     assert -0.1 < exponents(found, "change")[""] < 0.6
     assert "token counts 1000, 2000, 4000" in str(found)
+
+
+def test_the_uncorrected_start_of_rmsprop_is_predicted():
+    """The noise of n steps is lr (sum_t 1 / (1 - alpha^t))^1/2, where a corrected average has
+    lr n^1/2."""
+    found = check(batch_sizes=SIZES, optimizer="rmsprop", lr=3e-4, steps=8)
+    frame: Any = found.exponents
+    changes = frame[frame["quantity"] == "change"].set_index("module")
+    squares = {}
+    for size in (32, 128):
+        alpha = 1 - 0.01 * size / 32
+        terms = [1 / (1 - alpha**t) for t in range(1, 8 * 128 // size + 1)]
+        squares[size] = size * sum(terms)
+    expected = 0.5 * math.log(squares[128] / squares[32]) / math.log(4)
+    assert expected < -0.1
+    assert changes["predicted"].to_numpy() == pytest.approx(expected)
+    assert changes["exponent"][""] == pytest.approx(expected, abs=0.1)
+    assert found.verdict != "FAIL"
 
 
 def test_a_fixed_momentum_needs_a_long_training():

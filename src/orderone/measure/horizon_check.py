@@ -12,6 +12,12 @@ and those of SGD by lr n^1/2 B^-1/2 and lr n. With lr = B^e or D^e, the change o
     batch, n = 1/B     both B^(e - 1/2), of order one for e = 1/2; SGD: B^(e - 1), e = 1
     tokens, n = D      between D^(e + 1/2) (noise) and D^(e + 1) (drift); judged as their middle
 
+RMSprop starts its average of squares at zero and does not correct this: step t has the rate
+lr (1 - alpha^t)^-1/2. The noise of all steps is then lr (sum_t 1 / (1 - alpha^t))^1/2 in place of
+lr n^1/2. While alpha^t is near 1, terms are 1 / ((1 - alpha) t), and their sum grows like log n:
+more and smaller steps over the same samples move weights more. The prediction has this sum; it is
+B^-0.10 for 24 to 96 steps, and vanishes for long trainings.
+
 Learning rates, lr x weight_decay and 1 - beta are known numbers and are compared exactly with those
 of the rule. A first update has the size of the learning rate; for SGD, times the measured gradient.
 Gradients follow B^-1/2 while noise dominates. Where they do not, the batch is beyond the critical
@@ -61,6 +67,7 @@ from orderone.torch_compat import tree_map
 BATCH = "batch size"
 TOKENS = "token count"
 NOISY = -0.25  # exponent of gradients above which the signal dominates
+UNCORRECTED = "alpha"  # setting of RMSprop, whose average of squares starts at zero
 LONG = 4  # trainings of this many times the memory of a momentum are long
 _RECORDED = (Quantity.CHANGE, Quantity.GRADIENT, Quantity.UPDATE)
 
@@ -331,7 +338,7 @@ class HorizonStudy:
         if law.gradient and gradient is None:
             return None
         exponent = self._predicted(name, lambda row: row.lr)
-        if record_named(row.optimizer).averages == "alpha":
+        if record_named(row.optimizer).averages == UNCORRECTED:
             # RMSprop starts its average of squares at zero and does not correct this
             exponent -= 0.5 * self._predicted(name, _fresh)
         if law.gradient and gradient is not None:
@@ -343,10 +350,23 @@ class HorizonStudy:
         """Exponent of the change of outputs that the rule implies."""
         rows = [row for row in self._plans[0].rows if row.trained and row.lr]
         rate = self._predicted(rows[0].name, lambda row: row.lr)
-        normalizes = record_named(rows[0].optimizer).update_law.gradient == 0
+        record = record_named(rows[0].optimizer)
+        normalizes = record.update_law.gradient == 0
+        if self.axis == BATCH and record.averages == UNCORRECTED:
+            return round(self._uncorrected_noise(rows[0].name), 9)
         if self.axis == BATCH:
             return round(rate - (0.5 if normalizes else 1.0), 9) + 0.0  # no negative zero
         return rate + 0.75
+
+    def _uncorrected_noise(self, name: str) -> float:
+        """Return the exponent of the noise of all steps, if the average of squares starts at zero
+        and is not corrected."""
+        noise: dict[int, float] = {}
+        for size, made in zip((self.sizes[0], self.sizes[-1]), self._plans, strict=True):
+            alpha = 1 - _fresh(made[name])
+            steps = range(1, self._steps_at(size) + 1)
+            noise[size] = made[name].lr * math.sqrt(sum(1 / (1 - alpha**t) for t in steps))
+        return slope(noise)
 
     def _judgement(
         self, name: str, quantity: Quantity, step: int, fit: Fit, expected: Expected
