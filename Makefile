@@ -38,7 +38,7 @@ test-newest: .venv-newest/.ready
 
 # Plans in other trainers, and exports applied by their code. They are installed without their dependencies, which conflict.
 test-trainers: .venv-trainers/.ready
-	.venv-trainers/bin/pytest tests/trainers tests/planning/test_exports.py
+	.venv-trainers/bin/pytest tests/trainers tests/planning/test_exports.py tests/planning/test_adapters.py
 
 .venv-trainers/.ready: pyproject.toml constraints.txt
 	@echo "installing other trainers into .venv-trainers (some minutes)"

@@ -77,6 +77,55 @@ def test_the_sde_rule_multiplies_every_row_beside_width_and_depth():
     assert {group["betas"] for group in groups} == {after.rows[0].betas}
 
 
+R, L = 4.0, 3.0  # growth of width and depth
+M_B, M_D = 8.0, 25.0
+K = M_B / M_D
+# by hand, for depth="completep", whose branch multiplier 1/L is part of the last matrix `down`:
+# initial size and gradient of four tensors
+SIZES = {
+    "0.weight": (1.0, 1 / R),
+    "1.0.up.weight": (R**-0.5, 1 / R / L),
+    "1.0.down.weight": (R**-0.5 / L, 1 / R),
+    "2.weight": (1 / R, 1.0),
+}
+NORMALIZED = (1.0, 1 / R, 1 / R / L, 1 / R)  # factors of the rate: Adam, Lion, RMSprop
+RATES = {
+    "adamw": NORMALIZED,
+    "adam": NORMALIZED,
+    "lion": NORMALIZED,
+    "rmsprop": NORMALIZED,
+    "sgd": (R, L, 1 / L, 1 / R),
+    "muon": (1.0, 1.0, 1 / L, 1 / R),
+}
+
+
+@pytest.mark.parametrize("optimizer", RATES)
+def test_width_depth_batch_and_tokens_together_by_hand(optimizer):
+    """Complete(d)P: lr x kappa^1/2, weight decay x kappa^1/2, eps x kappa^-1/2; SGD: lr x kappa.
+
+    lr x weight_decay x tokens / batch stays; an L2 penalty that is normalized along with the
+    gradient follows the gradient over the weight, and only the tokens."""
+    torch.manual_seed(0)
+    plan = planned(64, 6, optimizer=optimizer, depth="completep", **BOTH)
+    for (name, (std, gradient)), rate in zip(SIZES.items(), RATES[optimizer], strict=True):
+        row = plan[name]
+        base = row.base_std
+        assert row.init_std == pytest.approx(base * std, rel=1e-9)
+        horizon = K if optimizer == "sgd" else K**0.5
+        assert row.lr == pytest.approx(3e-3 * rate * horizon, rel=1e-12), name
+        if optimizer in ("adam", "rmsprop"):
+            decay = gradient / std * M_D**-0.5
+        else:
+            decay = K / (rate * horizon)
+        assert row.weight_decay == pytest.approx(0.1 * decay, rel=1e-12), name
+        if isinstance(row.eps, float):
+            size = gradient
+            if row.optimizer == "muon":  # compared with the norm of the gradient
+                size *= R
+            eps = {"muon": 1e-7}.get(row.optimizer, 1e-8)
+            assert row.eps == pytest.approx(eps * size * K**-0.5, rel=1e-12), name
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "muon", "lion", "rmsprop"])
 def test_equal_sizes_change_nothing(optimizer):
     options = {"optimizer": optimizer, "lr": 1e-3}

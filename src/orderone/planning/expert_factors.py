@@ -88,7 +88,10 @@ def _grew(block: _Block, facts: ForwardFacts) -> bool:
         return False
     why = without_code(facts.note)
     if facts.pair is not None:
-        why = "the block could not be called on its own"
+        why = (
+            "the block could not be called on its own, or its output was not the same for all"
+            " tokens, as if experts choose tokens or drop some"
+        )
     message = (
         f"experts: {part.block} has {part.count[0]} experts in the base and {part.count[1]} in the"
         " model, and it is unknown how many are active and how their weights add up, which is"
