@@ -1,10 +1,16 @@
 """Figures of docs/axes.md: batch sizes with and without a rule, and conventions of weight decay.
 
     python benchmarks/axes_of_scale.py batch     # two minutes on one core
+    python benchmarks/axes_of_scale.py start     # two minutes on one core
     python benchmarks/axes_of_scale.py decay     # one minute on one core
 
 **batch.** The exponent of the change of a network's output with the batch size, over the same
 samples: 0 if the batch size does not matter.
+
+**start.** The same exponent for RMSprop as it is (its average of squares starts at zero), with an
+average that is filled before the first step, and for Adam with beta1 = 0, which is RMSprop with a
+corrected average. All train on the same samples with the same seeds; the table has the mean of the
+seeds and its standard error, and the differences of single seeds from RMSprop as it is.
 
 **decay.** A network of width 64 is tuned (learning rate and weight decay) on a small set of noisy
 samples, where weight decay matters. Each convention carries the settings to width 512. Losses are
@@ -58,6 +64,66 @@ def batch() -> None:
     for optimizer, lr, steps in RUNS:
         check = o1.coord_check(network, optimizer=optimizer, lr=lr, steps=steps, **settings)
         print(f"{optimizer:8} sde, {steps} steps: {change_of_output(check)}", flush=True)
+
+
+# --- start of RMSprop's average -------------------------------------------------------------------
+
+BATCHES = (32, 64, 128)
+START_SEEDS = 24
+START_STEPS = 24  # of the largest batch
+ALPHA = 0.99
+MEMORIES = 3  # an average over this many times its memory is full
+
+
+def change_after(kind: str, size: int, seed: int) -> float:
+    """Return the RMS change of the output in one training with batches of `size`."""
+    ratio = size / BATCHES[0]
+    fresh = (1 - ALPHA) * ratio
+    torch.manual_seed(seed)
+    model = network()
+    lr = 3e-4 * ratio**0.5  # the rule 'sde'
+    if kind == "corrected":
+        optimizer = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.0, 1 - fresh))
+    else:
+        optimizer = torch.optim.RMSprop(model.parameters(), lr=lr, alpha=1 - fresh)
+    samples = [noisy_samples(1000 * seed + step, 0) for step in range(START_STEPS)]
+    fixed = samples[0][0]
+    with torch.no_grad():
+        before = model(fixed)
+    filling = round(MEMORIES / fresh) if kind == "filled" else 0
+    for step in range(filling):
+        x, y = noisy_samples(10**6 + 1000 * seed + step, 0)
+        optimizer.param_groups[0]["lr"] = 0.0
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x[:size]), y[:size]).backward()
+        optimizer.step()
+    optimizer.param_groups[0]["lr"] = lr
+    for x, y in samples:
+        for first in range(0, BATCHES[-1], size):
+            optimizer.zero_grad()
+            part = slice(first, first + size)
+            nn.functional.mse_loss(model(x[part]), y[part]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        return float((model(fixed) - before).square().mean().sqrt())
+
+
+def start() -> None:
+    x = torch.tensor(BATCHES).log()
+    x = x - x.mean()
+    slopes: dict[str, torch.Tensor] = {}
+    for kind in ("as it is", "filled", "corrected"):
+        found = []
+        for seed in range(START_SEEDS):
+            changes = torch.tensor([change_after(kind, size, seed) for size in BATCHES])
+            found.append(float(x @ changes.log() / (x @ x)))
+        slopes[kind] = torch.tensor(found)
+        apart = slopes[kind] - slopes["as it is"]
+        print(f"{kind:10} {_with_error(slopes[kind])}, difference {_with_error(apart)}", flush=True)
+
+
+def _with_error(values: torch.Tensor) -> str:
+    return f"{float(values.mean()):+.3f} +- {float(values.std()) / len(values) ** 0.5:.3f}"
 
 
 # --- decay ----------------------------------------------------------------------------------------
@@ -125,4 +191,4 @@ def decay() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"batch": batch, "decay": decay}[sys.argv[1]]()
+    {"batch": batch, "start": start, "decay": decay}[sys.argv[1]]()

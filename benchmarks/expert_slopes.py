@@ -6,13 +6,15 @@ For Mixtral, Qwen3-MoE, DeepSeek-V3, GPT-OSS and OLMoE (width 32, two layers, ra
 output of the second mixture of experts at initialization, the change of this output and the updates
 of its tensors (over their learning rate) after four steps of AdamW, with two active experts, and
 with a quarter of all. Two seeds; a minute on one core.
+
+    python benchmarks/expert_slopes.py router    # the bias of GPT-OSS's router, ten seeds
 """
 
 import logging
 import math
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -62,15 +64,17 @@ def sizes(family: str, experts: int, active: int, seed: int, planned: bool) -> d
     return result
 
 
-def exponents(family: str, fixed: bool, planned: bool = True) -> dict[str, float]:
+def exponents(
+    family: str, fixed: bool, planned: bool = True, seeds: Sequence[int] = SEEDS
+) -> dict[str, float]:
     """Return the exponent of the number of experts for every size."""
     logs: dict[str, list[float]] = {}
     for experts in EXPERTS:
         active = 2 if fixed else experts // 4
-        for seed in SEEDS:
+        for seed in seeds:
             for key, value in sizes(family, experts, active, seed, planned).items():
                 logs.setdefault(key, []).append(math.log(value))
-    x = torch.tensor([math.log(experts) for experts in EXPERTS for _ in SEEDS])
+    x = torch.tensor([math.log(experts) for experts in EXPERTS for _ in seeds])
     x = x - x.mean()
     result: dict[str, float] = {}
     for key, values in logs.items():
@@ -90,10 +94,21 @@ def _line(family: str, slopes: Mapping[str, float]) -> str:
     )
 
 
+def router() -> None:
+    """Print exponents of updates in GPT-OSS for few and for more seeds."""
+    for seeds in (SEEDS, range(10)):
+        slopes = exponents("gpt_oss", fixed=False, seeds=seeds)
+        updates = {key: slope for key, slope in slopes.items() if key.startswith("update")}
+        print(len(seeds), "seeds:", {key: f"{slope:+.2f}" for key, slope in updates.items()})
+
+
 def main() -> None:
     """Print the tables."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
+    if sys.argv[1:] == ["router"]:
+        router()
+        return
     for title, fixed, planned in (
         ("2 active experts, planned", True, True),
         ("2 active experts, without a rule (expert_rule=None)", True, False),
