@@ -98,7 +98,7 @@ def test_settings_that_contradict_the_plan_are_refused(tmp_path):
         PlanTrainer(plan=plan(), args=arguments(tmp_path), optimizers=(optimizer, None))
 
 
-SCHEDULES = {
+SCHEDULES: dict[str, dict[str, float]] = {
     "cosine_with_restarts": {"num_cycles": 3},
     "cosine_with_min_lr": {"min_lr": 3e-4},
     "warmup_stable_decay": {"num_decay_steps": 3, "min_lr_ratio": 0.1},
@@ -113,12 +113,14 @@ def test_schedules_of_the_trainer_keep_the_ratios(kind, tmp_path):
     options = arguments(tmp_path, lr_scheduler_type=kind, lr_scheduler_kwargs=SCHEDULES[kind])
     trainer = PlanTrainer(plan=plan(), args=options)
     trainer.create_optimizer_and_scheduler(10)
-    planned = [group["initial_lr"] for group in trainer.optimizer.param_groups]
+    optimizer: Any = trainer.optimizer
+    scheduler: Any = trainer.lr_scheduler
+    planned = [group["initial_lr"] for group in optimizer.param_groups]
     factors = []
     for _ in range(12):
-        trainer.optimizer.step()
-        trainer.lr_scheduler.step()
-        rates = [group["lr"] for group in trainer.optimizer.param_groups]
+        optimizer.step()
+        scheduler.step()
+        rates = [group["lr"] for group in optimizer.param_groups]
         ratios = [rate / start for rate, start in zip(rates, planned, strict=True)]
         assert ratios == pytest.approx([ratios[0]] * len(ratios), abs=1e-12)
         factors.append(ratios[0])
