@@ -115,6 +115,13 @@ class Records:
             return pandas.DataFrame({"piece": []})
         return pandas.read_csv(self.table)
 
+    def rows(self) -> pandas.DataFrame:
+        """Return all rows for a report; exit if there are none."""
+        frame = self.read()
+        if frame.empty:
+            raise SystemExit(f"there are no records in {self.folder}")
+        return frame
+
     def has(self, piece: Piece) -> bool:
         """Return whether all trainings of the piece are recorded."""
         return self.read()["piece"].tolist().count(piece.name) == piece.trials
@@ -191,16 +198,19 @@ def _run(piece: Piece, store: str, records: Records, device: str) -> None:
         raise RuntimeError(f"{len(failed)} of {piece.trials} trainings failed; first: {failed[0]}")
     frame = study.frame.drop(columns=list(DROPPED), errors="ignore")
     frame = frame.assign(piece=piece.name, **piece.labels)
-    records.add(piece, frame, {"seconds": round(seconds, 1), **made_with(device)})
+    records.add(piece, frame, {"seconds": round(seconds, 1), **made_with(piece, device)})
     best = cast(pandas.Series, frame["loss"]).min()
     print(f"{piece.name}: {seconds:.0f} s, lowest loss {best:.4f}", flush=True)
 
 
-def made_with(device: str) -> dict[str, Any]:
-    """Return what is needed to repeat a piece: command, date, device and versions."""
+def made_with(piece: Piece, device: str) -> dict[str, Any]:
+    """Return what is needed to repeat a piece: command, date, device and versions.
+
+    The command leaves out the folders of the machine: records, store and data.
+    """
     is_gpu = torch.device(device).type == "cuda"
     return {
-        "command": " ".join(["python", "-m", _module_name(), *sys.argv[1:]]),
+        "command": f"python -m {_module_name()} --only {piece.name}",
         "date": datetime.now(UTC).date().isoformat(),
         "device": torch.cuda.get_device_name() if is_gpu else "CPU",
         "versions": {
@@ -213,9 +223,9 @@ def made_with(device: str) -> dict[str, Any]:
 
 
 def _module_name() -> str:
-    """Return the module that was started with `python -m`, without the machine's folders."""
+    """Return the module that was started with `python -m`."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name if spec is not None else Path(sys.argv[0]).name
+    return spec.name if spec is not None else "studies"
 
 
 def default_device() -> str:
@@ -241,15 +251,17 @@ def command_line(about: str, folder: Path) -> argparse.ArgumentParser:
 
 
 def chosen(pieces: Sequence[Piece], only: str) -> list[Piece]:
-    """Return the pieces whose names begin with one of the names in `only`; all if it is empty."""
+    """Return the pieces that begin with a name in `only`, in its order; all if it is empty."""
     if not only:
         return list(pieces)
-    beginnings = tuple(name.strip() for name in only.split(","))
-    selected = [piece for piece in pieces if piece.name.startswith(beginnings)]
-    if not selected:
-        names = ", ".join(piece.name for piece in pieces)
-        raise SystemExit(f"--only: no piece begins with {only!r}; there are {names}")
-    return selected
+    selected: dict[str, Piece] = {}
+    for beginning in only.split(","):
+        matches = [piece for piece in pieces if piece.name.startswith(beginning.strip())]
+        if not matches:
+            names = ", ".join(piece.name for piece in pieces)
+            raise SystemExit(f"--only: no piece begins with {beginning!r}; there are {names}")
+        selected |= {piece.name: piece for piece in matches}
+    return list(selected.values())
 
 
 def run_command(pieces: Sequence[Piece], options: argparse.Namespace) -> bool:

@@ -207,12 +207,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model at any width, its task, and the seconds of a piece at each width on one H200."""
+    """A model at any width, its task, and the seconds of a piece at each width.
+
+    The seconds are those of an H200 that others used at the same time.
+    """
 
     name: str
     build: Callable[[int], nn.Module]
     data: Callable[[], Any]
-    seconds: tuple[float, ...] = (10, 15, 25)
+    seconds: tuple[float, ...] = (20, 20, 60)
+    data_name: str = "python"
 
 
 def architectures(setting: Setting) -> list[Architecture]:
@@ -230,13 +234,14 @@ def architectures(setting: Setting) -> list[Architecture]:
     def pictures(width: int, scale: Scale) -> nn.Module:
         return vit(width, scale, colour=setting.images is not None)
 
+    image_set = "digits" if setting.images is None else "cifar10"
     return [
         Architecture("llama", on_device(llama), text),
-        Architecture("qwen3", on_device(qwen3), text),
-        Architecture("gemma3", on_device(gemma3), text),
+        Architecture("qwen3", on_device(qwen3), text, (28, 62, 110)),
+        Architecture("gemma3", on_device(gemma3), text, (28, 62, 110)),
         Architecture("gpt2", on_device(gpt2), text),
-        Architecture("t5", on_device(t5), setting.spans, (14, 20, 32)),
-        Architecture("vit", on_device(pictures), setting.pictures),
+        Architecture("t5", on_device(t5), setting.spans, (28, 30, 80), "python, masked spans"),
+        Architecture("vit", on_device(pictures), setting.pictures, (20, 20, 60), image_set),
         # the scan of Hugging Face's Mamba is a loop over positions, so its pieces are shorter
         Architecture("mamba", on_device(mamba), setting.short_text, (40, 45, 60)),
     ]
@@ -282,7 +287,7 @@ def _pieces(row: Architecture, setting: Setting, rule: str) -> list[Piece]:
                 data=row.data,
                 seconds=row.seconds[place],
                 options={**options, "widths": [width]},
-                labels={"architecture": row.name},
+                labels={"architecture": row.name, "data": row.data_name},
             )
         )
     return pieces
@@ -293,7 +298,7 @@ def _pieces(row: Architecture, setting: Setting, rule: str) -> list[Piece]:
 
 def report(records: Records) -> None:
     """Print the table: drift with its interval, verdict, and the loss at the largest width."""
-    frame = records.read()
+    frame = records.rows()
     print(
         "| architecture | rule | widths | drift of the best rate, octaves per doubling | verdict |"
         " loss at the largest width: best, with the base's best rate |"
@@ -315,7 +320,7 @@ def with_base(rows: pandas.DataFrame, rule: str) -> pandas.DataFrame:
 
 def cells(rows: pandas.DataFrame) -> list[str]:
     """Return widths, drift, verdict and losses of one line of the table."""
-    study = o1.Transfer.from_frame(rows.drop(columns=["piece", "architecture", "seconds"]))
+    study = o1.Transfer.from_frame(rows.drop(columns=["piece", "architecture", "data", "seconds"]))
     rule = str(rows["rule"].iloc[0])
     drift = study.drift[rule]
     largest = study.frame.iloc[-1]

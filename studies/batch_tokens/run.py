@@ -126,7 +126,7 @@ def _piece(scale: Scale, device: str, root: Path, decay: str, tokens: int, batch
 
 def report(records: Records) -> None:
     """Print the exponents of the best rate in one amount, for every value of the other."""
-    frame = records.read()
+    frame = records.rows()
     print("| weight decay | exponent of | at | exponent, 95 % interval | best rates |")
     print("| --- | --- | --- | --- | --- |")
     for decay in DECAYS:

@@ -95,7 +95,7 @@ def _piece(scale: Scale, device: str, optimizer: str, rule: str, depth: int) -> 
 
 def report(records: Records) -> None:
     """Print drift and verdict of every rule, and the losses of all depths at their best rates."""
-    frame = records.read()
+    frame = records.rows()
     print(
         "| optimizer | depth rule | depths | drift of the best rate, octaves per doubling |"
         " verdict | best losses | with the rate of the smallest depth: higher by |"

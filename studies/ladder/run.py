@@ -46,6 +46,7 @@ class Size:
     batch: int  # sequences
     seconds: float  # estimate for one training on one H200, without compilation
     share: float = 1.0  # of the 20 tokens per parameter
+    is_short: bool = False  # all seeds of its tuning are one piece
 
     def parameters(self) -> int:
         return llama_parameters(self.width, self.layers)
@@ -83,8 +84,8 @@ class Scale:
 BASE = Size("2.7M", 256, 3, 16, 13)
 FULL = Scale(
     tuned=(
-        Size("0.7M", 128, 3, 8, 2),
-        Size("1.5M", 192, 3, 12, 5),
+        Size("0.7M", 128, 3, 8, 2, is_short=True),
+        Size("1.5M", 192, 3, 12, 5, is_short=True),
         BASE,
         Size("5.5M", 320, 4, 24, 45),
     ),
@@ -96,9 +97,9 @@ FULL = Scale(
     ),
     base=BASE,
 )
-TINY_BASE = Size("base", 32, 1, 2, 1)
+TINY_BASE = Size("base", 32, 1, 2, 1, is_short=True)
 TINY = Scale(
-    tuned=(TINY_BASE, Size("next", 48, 1, 3, 1)),
+    tuned=(TINY_BASE, Size("next", 48, 1, 3, 1, is_short=True)),
     large=(Size("large", 64, 2, 4, 1),),
     base=TINY_BASE,
     length=16,
@@ -110,7 +111,6 @@ TINY = Scale(
     most_steps=4,
 )
 COMPILING = 40.0  # seconds per piece
-TOGETHER = ("0.7M", "1.5M")  # sizes whose seeds are one piece
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def tuning_pieces(setting: Setting, method: str) -> list[Piece]:
     seeds = range(scale.seeds if method == "full" else 2)
     pieces: list[Piece] = []
     for size in _base_first(scale):
-        groups = [list(seeds)] if size.name in TOGETHER else [[seed] for seed in seeds]
+        groups = [list(seeds)] if size.is_short else [[seed] for seed in seeds]
         for group in groups:
             pieces.append(make_piece(setting, method, size, rates, group))
     return pieces
@@ -303,7 +303,7 @@ def transfer(rows: pandas.DataFrame, axis: str) -> o1.Transfer:
 
 def report(records: Records, scale: Scale) -> None:
     """Print the best loss by method and size, its forecast, and the compute of the method."""
-    frame = records.read()
+    frame = records.rows()
     path = records.folder / FORECAST
     forecasts = json.loads(path.read_text()) if path.exists() else {}
     print("| method | size | trainings | best rate | loss | forecast | exaFLOP so far |")
@@ -342,7 +342,7 @@ def main(arguments: list[str] | None = None) -> int:
         report(records, scale)
         return 0
     if options.forecast:
-        text = json.dumps(forecast(records.read(), scale), indent=2) + "\n"
+        text = json.dumps(forecast(records.rows(), scale), indent=2) + "\n"
         (options.records / FORECAST).write_text(text)
         print(text, end="")
         return 0

@@ -108,7 +108,8 @@ def test_the_limit_stops_a_piece_that_takes_longer_than_its_estimate(tmp_path, m
 
 def test_pieces_are_chosen_by_the_beginnings_of_their_names():
     pieces = [piece("llama-128"), piece("llama-256"), piece("vit-128")]
-    assert [p.name for p in chosen(pieces, "vit, llama-2")] == ["llama-256", "vit-128"]
+    names = [p.name for p in chosen(pieces, "vit, llama-2,llama")]
+    assert names == ["vit-128", "llama-256", "llama-128"]
     assert chosen(pieces, "") == pieces
     with pytest.raises(SystemExit):
-        chosen(pieces, "gpt")
+        chosen(pieces, "vit,gpt")
