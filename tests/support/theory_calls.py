@@ -115,7 +115,12 @@ MODELS = (  # classes that users make; the others are results
     "RMSNorm",
     "AveragePool",
     "ShapedReLU",
+    "AddPositions",
+    "FirstTokens",
+    "Token",
+    "HeadsAttention",
 )
+LAYERS: list[Any] = [kernels.Dense(1.5, 0.1), kernels.Activation("relu"), kernels.RMSNorm()]
 RULES: list[Any] = ["mup", "sp", "ntk", "mf"]
 ROLES: list[Any] = [{"hidden": Fraction(1, 2)}, {"hidden": 1}, {"nothing": 1}, {}, {"hidden": 0.1}]
 POOLS: dict[str, list[Any]] = {
@@ -183,7 +188,14 @@ POOLS: dict[str, list[Any]] = {
     "init": ["fan-in", "fan-out", "glorot"],
     "u": [np.ones(3), np.linspace(-1, 1, 8)],
     "gradient": [np.ones(3), np.linspace(-1, 1, 8)],
-    "attention": [None, np.tanh, [0.5, 0.5], lambda scores: scores],
+    "attention": [None, np.tanh, [0.5, 0.5], lambda scores: scores, "softmax", "shaped"],
+    "rope": [None, 1.0, 2.0, 1e4],
+    "temperature": [1.0, 0.1, 30.0],
+    "covariance": KERNELS,
+    "position": [0, 1, 7],
+    "queries": LAYERS,
+    "keys": LAYERS,
+    "values": LAYERS,
     "pairs": [[(0, 1), (0, 1)], [(0, 0)] * 4, [(1, 1)]],
     "head_size": [None, 4],
     "correlations": [np.eye(4), np.full((4, 4), 0.4) + 0.6 * np.eye(4)],
@@ -212,10 +224,35 @@ def _mean_field(
 
 
 def _transformer(
-    blocks: object, activation: object, C: object, causal: object, G0: object, mask: object
+    blocks: object,
+    activation: object,
+    C: object,
+    causal: object,
+    G0: object,
+    mask: object,
+    rope: object = None,
+    attention: object = "softmax",
+    temperature: object = 1.0,
 ) -> object:
     model: Any = theory.Transformer
-    return model(blocks, activation, C, causal=causal, accuracy=1e-2).ntk(G0, mask=mask)
+    made = model(
+        blocks,
+        activation,
+        C,
+        causal=causal,
+        accuracy=1e-2,
+        rope=rope,
+        attention=attention,
+        temperature=temperature,
+    )
+    return made.ntk(G0, mask=mask)
+
+
+def _tokens(queries: object, keys: object, values: object, X: object, covariance: object) -> object:
+    layers: Any = kernels
+    attention: Any = tf.HeadsAttention
+    start = layers.AddPositions(covariance)(layers.inputs(X))
+    return layers.Token(0)(attention(queries, keys, values, accuracy=1e-2)(start)).ntk
 
 
 def _network(weight_var: object, bias_var: object, activation: object, X: object) -> object:
@@ -243,7 +280,7 @@ def _subjects() -> list[tuple[str, Callable[..., object]]]:
     for module in (*modules, first_pass, finite_width):
         subjects.extend(_public(module))
     subjects.extend([("mean field", _mean_field), ("transformer", _transformer)])
-    subjects.extend([("network", _network), ("rules.custom", rules.custom)])
+    subjects.extend([("network", _network), ("tokens", _tokens), ("rules.custom", rules.custom)])
     relu = activations.get("relu")
     tanh = activations.get("tanh")
     for name in ("pair", "second_moment", "output_gap", "derivative_pair", "mean"):

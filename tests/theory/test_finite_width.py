@@ -84,5 +84,8 @@ def test_jacobians_against_networks(weights, activation, keep):
 def test_bad_networks_are_refused():
     with pytest.raises(InputError, match="diverge"):
         finite_width.jacobian_spectrum(MeanField("relu", 3.0, 0.1), 4)
+    with pytest.raises(InputError) as caught:
+        finite_width.four_point(np.exp, [8, 16], bias_var=0.5, q0=1e9)
+    assert caught.value.argument == "weight_var"
     with pytest.raises(InputError, match="widths"):
         finite_width.four_point("tanh", [])

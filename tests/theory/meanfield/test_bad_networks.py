@@ -1,6 +1,7 @@
 """Errors about invalid parameters of networks name the argument."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -215,3 +216,12 @@ def test_the_marginal_linear_network_has_one_convention():
         linear_gradient_metrics(0.9, 0.0, 0.9, 3, q0=1.0),
     )
     assert fixed.g_aa == pytest.approx(given.g_aa)
+
+
+def test_fast_waves_answer_quickly_with_a_depth_scale():
+    """chi_2 is far below rounding; its sign is that of rounding, and xi_2 is a number."""
+    start = time.process_time()
+    network = MeanField(lambda x: np.sin(30 * x), 1.0, 3.7, 0.5)
+    assert float(network.chi2) == pytest.approx(0, abs=1e-12)
+    assert 0 <= float(network.xi2) < 0.1
+    assert time.process_time() - start < 10

@@ -26,6 +26,7 @@ from orderone.theory.gaussian.series import Series
 LONGEST = 1e300  # ten standard deviations of longer signals overflow when squared
 STEP = 1e-3  # step of differences, relative to the gap
 ENOUGH = 1e-13  # part of the result that a series may omit
+NOTHING = 1e-20  # what it may omit of E phi'(x) phi'(y), in units of E phi^2 / q
 
 # From q1, q2, gap, cuts, sqrt(E phi(x)^2), sqrt(E phi(y)^2) to an average over the plane.
 PlaneIntegral: TypeAlias = Callable[[float, float, float, Cuts, float, float], float]
@@ -115,7 +116,7 @@ class Pairs:
         at_one = self.same & (gap == 0)
         result = np.where(at_one, self.first.slope_moment, result)
         omitted = self.rest * _largest_omitted(gap)
-        clear = self.complete | (omitted <= ENOUGH * np.abs(result)) | at_one
+        clear = self.complete | (omitted <= ENOUGH * np.abs(result)) | at_one | (omitted <= NOTHING)
         return self._on_the_plane(result, ~clear, gap, self._slopes)
 
     def _on_the_plane(

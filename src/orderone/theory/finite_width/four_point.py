@@ -90,14 +90,21 @@ def four_point(
         def square(x: np.ndarray) -> np.ndarray:
             return np.asarray(phi(x)) ** 2
 
-        second = _mean(square, K)
+        second = np.float64(_mean(square, K))  # numpy's numbers overflow to infinity
         fourth = _mean(lambda x: square(x) ** 2, K)
         slope = w * _mean(lambda x, K=K: square(x) * (x**2 / K - 1), K) / (2 * K)
         bend = w * _mean(lambda x, K=K: square(x) * ((x**2 / K - 6) * x**2 / K + 3), K)
-        D = slope * D + bend * V / (8 * K**2)
-        V = slope**2 * V + w**2 * (fourth - second**2) / n
-        K = b + w * second
-        rows.append((K, D, V))
+        with np.errstate(all="ignore"):
+            D = slope * D + bend * V / (8 * K**2)
+            V = np.float64(slope) ** 2 * V + w**2 * (fourth - second**2) / n
+            K = float(b + w * second)
+        rows.append((K, float(D), float(V)))
+    if not np.isfinite(rows).all():
+        raise InputError(
+            "weight_var: expected moments that stay finite, got infinite ones; take a smaller"
+            " weight_var, or an activation that grows more slowly",
+            argument="weight_var",
+        )
     return FourPoint(*np.array(rows).T)
 
 

@@ -1,6 +1,6 @@
 """Depth scales, and the depth to which a network can be trained.
 
-    xi_i = 1 / abs(log chi_i)                          S1 (6), (11); infinite at chi_i = 1
+    xi_i = 1 / abs(log abs(chi_i))                     S1 (6), (11); infinite at chi_i = 1
     L   <= min(12 xi_1, 12 xi_2)                       S1 section 5.2, measured on MNIST and CIFAR10
     L   <= 6 xi_2                                      the older law, Schoenholz et al. 2017
 
@@ -17,10 +17,13 @@ DEPTHS_PER_SCALE_OLDER = 6
 
 
 def depth_scale(chi: np.ndarray) -> np.ndarray:
-    """Return xi for each chi: 0 for chi = 0 or infinity, inf for chi = 1."""
+    """Return xi for each chi: 0 for chi = 0 or infinity, inf for chi = 1.
+
+    chi_2 of a function that is not monotonic may be negative; differences then change their sign.
+    """
     critical = np.abs(chi - 1) <= ROUNDING
     with np.errstate(divide="ignore"):
-        rate = np.abs(np.log(np.where(critical, np.e, chi)))
+        rate = np.abs(np.log(np.abs(np.where(critical, np.e, chi))))
     return np.where(critical, np.inf, 1 / rate)
 
 
