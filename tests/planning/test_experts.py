@@ -170,6 +170,26 @@ def test_without_a_forward_pass_two_equal_axes_are_widths(router, kinds):
     assert {part.kind for part in parts.values() if part.kind == "expert"} == kinds
 
 
+@pytest.mark.parametrize(
+    ("tensor", "base", "kinds"),
+    [
+        ((32, 1, 1), (8, 1, 1), set()),  # gains of channels
+        ((32, 256, 8), (8, 64, 8), set()),  # projections by head
+        ((32, 8, 256), (8, 8, 64), set()),
+        ((32, 256, 16), (8, 64, 16), {"expert"}),
+        ((32, 1, 256), (8, 1, 64), {"expert"}),  # biases of experts
+    ],
+)
+def test_gains_and_projections_by_head_are_no_experts(tensor, base, kinds):
+    shapes = {"layers.0.w": tensor, "layers.0.gate.weight": (32, 256)}
+    base_shapes = {"layers.0.w": base, "layers.0.gate.weight": (8, 64)}
+    parts = expert_parts(shapes, base_shapes, same_names(shapes))
+    assert {part.kind for part in parts.values() if part.kind == "expert"} == kinds
+    named = {name.replace(".w", ".expert_w"): shape for name, shape in shapes.items()}
+    base_named = {name.replace(".w", ".expert_w"): shape for name, shape in base_shapes.items()}
+    assert "layers.0.expert_w" in expert_parts(named, base_named, same_names(named))
+
+
 # --- real networks --------------------------------------------------------------------------------
 
 

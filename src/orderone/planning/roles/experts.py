@@ -10,7 +10,9 @@ Experts are stored in two forms:
              count experts). Any matrix next to it may be that router, unless the first axis is a
              width: the forward pass sums over it, or, without a forward pass, another axis of the
              tensor is as long (complex weights of a Fourier layer, `(in, out, modes)`). Next to a
-             width, only a router that is called so counts
+             width, only a router that is called so counts. Two kinds of tensors are no experts
+             unless they are called so: gains of channels, `(n, 1, 1)`, and projections by head,
+             `(heads, n, head)`, where heads times head is the width
     list     one module per expert: `experts.7.up.weight`, `experts.expert_7.up.weight`, or any list
              next to a router with as many outputs, whose members are known to be parallel; unless
              they are known, both must have grown, and the router be called so
@@ -93,6 +95,8 @@ def _fused(
     for name, axes in sizes.items():
         if len(axes) != 3 or name in declared or SHARED in name.lower():
             continue
+        if EXPERT not in name.lower() and (_are_gains(axes) or _are_heads(axes)):
+            continue
         if name in summed:
             is_width = 0 in summed[name]
         else:
@@ -101,6 +105,22 @@ def _fused(
         if block is not None:
             parts[name] = ExpertPart(EXPERT_PART, block, axes[0], 0)
     return parts
+
+
+def _are_gains(axes: tuple[Size, ...]) -> bool:
+    """Return whether a tensor has one number for each channel, with axes of length one behind."""
+    return axes[1:] == ((1, 1), (1, 1))
+
+
+def _are_heads(axes: tuple[Size, ...]) -> bool:
+    """Return whether the first axis, times one of the others, is the last one, as it grows."""
+    heads, first, second = axes
+    if heads[0] == heads[1]:
+        return False
+    for head, width in ((first, second), (second, first)):
+        if all(heads[i] * head[i] == width[i] for i in (0, 1)):
+            return True
+    return False
 
 
 def _biases(
