@@ -74,7 +74,8 @@ from orderone.observe.batches import (
 )
 from orderone.observe.inventory import read_patterns, shapes_of
 from orderone.observe.quantities import Quantity
-from orderone.optimizers.table import label_of
+from orderone.optimizers.combined import CombinedOptimizer
+from orderone.optimizers.table import Algorithm, label_of, nearest_record
 from orderone.planning import BrokenRatios, Plan
 from orderone.planning.build import Family
 from orderone.planning.counterparts import is_number, numbered, stack_of
@@ -318,6 +319,7 @@ class _Study:
         """
         first, *rest = largest if isinstance(largest, (tuple, list)) else (largest,)
         self.has_user_optimizer = bool(rest)
+        self._user_optimizer = rest[0] if rest else None  # of the largest model
         self.is_planned_here = isinstance(first, nn.Module) and not rest
         self.user_plan = None
         if isinstance(first, Plan):
@@ -351,11 +353,30 @@ class _Study:
         if law.trouble:
             self.troubles.append(law.trouble)
 
+    @property
+    def _assigned(self) -> dict[str, Algorithm]:
+        """Optimizers by tensor, if `build` returned several as one."""
+        optimizer = self._user_optimizer
+        if not isinstance(optimizer, CombinedOptimizer):
+            return {}
+        names = names_by_id(self.large)
+        assigned: dict[str, Algorithm] = {}
+        for part in optimizer.parts.values():
+            record = nearest_record(type(part))
+            if record is None:
+                continue
+            for group in part.param_groups:
+                for tensor in group["params"]:
+                    if id(tensor) in names:
+                        assigned[names[id(tensor)]] = record
+        return assigned
+
     def _family(self) -> Family | None:
         """Return the maker of plans, with plans of the extremes; None if planning fails."""
         base = self.builder.base_model(self.small)
         try:
             family = plan_family(self.large, base, self.batches[0], self.settings)
+            family = replace(family, request=replace(family.request, assigned=self._assigned))
             self.plans[self.sizes[0]] = family.plan(self.small)
             self.plans[self.sizes[-1]] = family.plan(self.large)
             return family

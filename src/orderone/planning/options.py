@@ -1,7 +1,7 @@
 """Options of `plan`: as the user passes them (`PlanOptions`), and after validation (`Request`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatch
 from functools import cache, partial
 from typing import Annotated, TypeAlias
@@ -247,6 +247,8 @@ class Request:
     rank_rule: str | None = "mup"
     repetition_rule: str | None = "mup"
     horizon: Horizon = NO_HORIZON
+    # optimizers by tensor, where the user has divided the tensors between several
+    assigned: Mapping[str, Algorithm] = field(default_factory=dict)
 
     def parameterization(self, law: str | UpdateLaw) -> Parameterization:
         """Return the rule with learning rates for this update law: derived, or the user's."""

@@ -288,6 +288,9 @@ class _Comparison:
 
         Its iterations are in real numbers, so that it takes no complex matrices.
         """
+        assigned = self.request.assigned.get(evidence.name)
+        if assigned is not None:
+            return assigned
         is_matrix = structural_role == Role.HIDDEN and len(evidence.item.shape) == 2
         is_matrix = is_matrix and not evidence.is_router
         is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()

@@ -15,6 +15,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import orderone as o1
 from orderone.core.errors import code_of
+from orderone.observe.quantities import Quantity
+from orderone.optimizers.combined import CombinedOptimizer
 
 WIDTHS = (32, 64, 128, 256)
 LR = {"adam": 1e-2, "sgd": 0.1, "muon": 0.02}
@@ -435,6 +437,28 @@ def test_a_loss_that_is_divided_by_the_width_is_named_with_sgd():
         return functional.cross_entropy(output[0], target) * WIDTHS[0] / output[1]
 
     fails(check(sgd(Sized), loss=loss), "loss-scale")
+
+
+@pytest.mark.parametrize(("power", "verdict"), [(-1.0, "PASS"), (0.0, "FAIL")])
+def test_each_tensor_is_judged_by_the_optimizer_that_has_it(power, verdict):
+    """A plan would give both hidden matrices to Muon; here AdamW has one, with its own rate."""
+
+    def build(width: int) -> Any:
+        model = HealthyBranch(width)
+        growth = width / WIDTHS[0]
+        model.out.weight.data.mul_(growth**-0.5)
+        rates = {"up.weight": growth**power, "out.weight": 1 / growth}
+        groups = []
+        for name, tensor in model.named_parameters():
+            if name not in ("hid.weight", "down.weight"):
+                groups.append({"params": [tensor], "lr": 1e-2 * rates.get(name, 1.0)})
+        muon = torch.optim.Muon([model.hid.weight, model.down.weight], lr=LR["muon"])
+        return model, CombinedOptimizer({"muon": muon, "adamw": torch.optim.AdamW(groups)})
+
+    result = check(build, optimizer="muon", lr=LR["muon"])
+    rates = [line for line in result.judgements if line.quantity == Quantity.RATE]
+    assert {line.verdict for line in rates if line.module == "up.weight"} == {verdict}
+    assert {line.verdict for line in rates if line.module != "up.weight"} == {"PASS"}
 
 
 def test_muon_that_matches_adamw_is_blamed_on_its_rate():
