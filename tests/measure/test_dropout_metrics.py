@@ -118,7 +118,7 @@ def test_g_aa_falls_as_chi1_and_signed_g_ab_as_chi2():
     """Erratum S1.4: it is |g_ab| of single pairs that seems to follow chi1."""
     mf = theory.MeanField("tanh", weight_var=1.4, bias_var=0.1, keep=0.9)
     frame = dropout_metrics(
-        "tanh", 1.4, 0.1, 0.9, width=500, depth=40, instances=1000, q0=mf.q_star, c0=mf.c_star
+        "tanh", 1.4, 0.1, 0.9, width=300, depth=40, instances=600, q0=mf.q_star, c0=mf.c_star
     )
     layers = np.arange(18, 34)
 
