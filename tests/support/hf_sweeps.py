@@ -21,6 +21,7 @@ def losses(
     stacked: bool,
     precision: str = "bfloat16",
     attention: str | None = None,
+    steps: int = STEPS,
 ) -> np.ndarray:
     """Return the losses of four members, after checking whether they were stacked as requested."""
     options = {} if attention is None else {"attn_implementation": attention}
@@ -33,7 +34,7 @@ def losses(
         space={"lr": [1e-3, 4e-3], "seed": range(2)},
         widths=[32],
         data=hf_families.batch_of(family),
-        steps=STEPS,
+        steps=steps,
         precision=precision,
         device=device,
         stacked="auto" if stacked else False,
@@ -62,9 +63,11 @@ def distance_of_kernels(
     family: str, device: str, alone: np.ndarray, precision: str, attention: str | None
 ) -> float:
     """Return the largest distance between `alone` and stand-alone runs with other kernels."""
+    steps = alone.shape[1]
 
     def others(attention: str | None = attention) -> float:
-        other = losses(family, device, stacked=False, precision=precision, attention=attention)
+        options = {"precision": precision, "attention": attention, "steps": steps}
+        other = losses(family, device, stacked=False, **options)
         return distance(other, alone)
 
     distances = [others(name) for name in hf_families.attentions(family)]

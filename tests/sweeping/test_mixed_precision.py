@@ -237,7 +237,8 @@ def test_random_operations_are_not_repeated_to_measure_their_precision():
     assert torch.equal(torch.vmap(one_member, randomness="different")(x), first)
 
 
-FAST_FAMILIES = ("bert", "bloom", "gemma3", "llama", "mixtral", "t5", "wav2vec2")
+# Rotary positions, experts, an encoder with a decoder, convolutions. test_hf_matrix.py has all.
+FAST_FAMILIES = ("llama", "mixtral", "t5", "wav2vec2")
 
 
 # --- whole models ---------------------------------------------------------------------------------
@@ -248,7 +249,8 @@ FAST_FAMILIES = ("bert", "bloom", "gemma3", "llama", "mixtral", "t5", "wav2vec2"
 @pytest.mark.parametrize("family", FAST_FAMILIES)
 def test_families_of_hugging_face_stack_in_bfloat16(family, device):
     """Differ from stand-alone runs no more than two stand-alone runs with different kernels."""
-    alone = losses(family, device, stacked=False)
+    alone = losses(family, device, stacked=False, steps=5)
     rounding = distance_of_kernels(family, device, alone, "bfloat16", None)
-    # twice: each of these numbers is the largest of 40 rounding errors
-    assert distance(losses(family, device, stacked=True), alone) <= max(2 * rounding, 1e-6)
+    # twice: each of these numbers is the largest of 20 rounding errors
+    stacked = losses(family, device, stacked=True, steps=5)
+    assert distance(stacked, alone) <= max(2 * rounding, 1e-6)
