@@ -666,14 +666,15 @@ CHECK = {
     ),
     "no-infinite-width": (
         "The limit of a model is composed from layers whose limit is known. The message names a"
-        " function without one, and the module that calls it: attention, products of activations,"
-        " grouped convolutions, max pooling, batch norm after training, or weights that are used"
-        " twice. theory.Transformer has attention; empirical_ntk measures the kernel of any model."
+        " function without one, and the module that calls it: grouped convolutions, max pooling,"
+        " batch norm after training, attention in a form that is not recognized, a product of two"
+        " branches without new weights, or weights that are used twice. empirical_ntk measures the"
+        " kernel of any model."
     ),
     "not-solved": (
-        "Conjugate gradients did not reach the tolerance. Their steps grow with the ratio of the"
-        " largest eigenvalue that the preconditioner leaves to ridge. Pass a larger ridge or rank,"
-        " more iterations, or a kernel in double precision."
+        "Conjugate gradients did not reach the tolerance. They need more steps if the ratio of two"
+        " numbers is larger: the largest eigenvalue of the preconditioned kernel, and ridge. Pass a"
+        " larger ridge or rank, more iterations, or a kernel in double precision."
     ),
     "products-not-exact": (
         'The method "products" differentiates a backward pass. An operation of this model has no'
