@@ -9,6 +9,7 @@ direction: in their Gram matrix the difference is lost to rounding.
 """
 
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -34,6 +35,25 @@ def inputs(X: ArrayLike) -> Kernel:
     Kernels have X's library, device and precision. Values that are not floating become double
     precision.
     """
+    first = start(X)
+    gap = _gaps(first.unit, first.dtype)
+    xp = array_namespace(gap)
+    return Kernel(first.points, gap, xp.zeros_like(gap), first.tokens, first.space)
+
+
+class Start(NamedTuple):
+    """Inputs as points, before pairs."""
+
+    unit: Array  # (points, features) float64, rows of length one or zero
+    points: Points
+    dtype: object  # precision of pairs
+    tokens: int | None
+    space: tuple[int, ...]
+
+
+@np.errstate(over="ignore", under="ignore")
+def start(X: ArrayLike) -> Start:
+    """Return the numbers of single points."""
     xp, values = floating(X, "X")
     shape = tuple(values.shape)
     if not 2 <= len(shape) <= 5:
@@ -52,10 +72,9 @@ def inputs(X: ArrayLike) -> Kernel:
         )
     points = Points(variance, xp.zeros_like(variance), xp.mean(rows, axis=1), gaussian=False)
     length = xp.sqrt(xp.where(variance > 0, variance, 1.0) * shape[-1])
-    gap = _gaps(rows / length[:, None], values.dtype)
     space = shape[1:-1]
     tokens = prod(space) if space else None
-    return Kernel(points, gap, xp.zeros_like(gap), tokens, space)
+    return Start(rows / length[:, None], points, values.dtype, tokens, space)
 
 
 @np.errstate(over="ignore", under="ignore")
@@ -92,11 +111,11 @@ def _gaps(unit: Array, dtype: object) -> Array:
         a = unit[strip.rows]
         b = unit[strip.columns]
         rough = xp.clip(1 - a @ b.T, 0.0, 2.0)
-        strip.write(gap, xp.astype(_sharpened(rough, a, b), dtype))
+        strip.write(gap, xp.astype(sharpened(rough, a, b), dtype))
     return pinned(gap, xp.zeros_like(unit[:, 0]))
 
 
-def _sharpened(gap: Array, a: Array, b: Array) -> Array:
+def sharpened(gap: Array, a: Array, b: Array) -> Array:
     """Replace the small entries of `gap` by those from differences of the rows of `a` and `b`."""
     xp = array_namespace(gap)
     many = max(1, NUMBERS_HELD // a.shape[1])
