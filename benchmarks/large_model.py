@@ -83,6 +83,7 @@ def by_train(model: nn.Module, data: Data) -> None:
     base = llama(WIDTH // 2)
     plan = o1.plan(model, base=base, optimizer="adamw", lr=1e-4, inputs=data.batch)
     del base
+    plan.apply(fresh=True)  # the weights were trained by the turn before
     o1.train(
         plan,
         lambda step, seed: data.read(step, seed),

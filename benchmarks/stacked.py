@@ -1,14 +1,15 @@
 """Many small models in one program, compared with one after another:
 
     python benchmarks/stacked.py [cuda] [gpt llama qwen3 gpt2 vit t5] [members] [64,128,256]
-        [profile] [json=FILE]
+        [profile] [only] [timed-kernels] [json=FILE]
 
 Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast and batch 16, with context 128 for
 `gpt` (the default, `orderone.nn.GPT`) and 256 for unmodified Hugging Face models. Every method
 trains the same members on the same batches. The last column but two is the difference of their
 losses after ten steps, which is rounding in bfloat16 that training amplifies; then come the peak
 memory and the seconds until the first step (capture and compilation). `profile` lists the slowest
-kernels of the compiled step.
+kernels of the compiled step; `only` leaves out all but the compiled stack; `timed-kernels` lets
+the compiler choose kernels by time, which sweeps do not, since losses would differ between runs.
 
     eager      one after another, fused AdamW
     replayed   one after another, each step a CUDA graph
@@ -29,6 +30,7 @@ from torch.nn import functional
 
 from orderone.nn import GPT
 from orderone.sweeping.stacked import CapturedStep, Stack
+from orderone.training.stacked import compiling
 from orderone.training.stacked.compiled_step import CompiledStep
 
 WORDS = sys.argv[1:] if __name__ == "__main__" else []
@@ -48,6 +50,8 @@ VOCAB, HEAD, ROUNDS, STEPS = 256, 32, 3, 20 if DEVICE == "cuda" else 3
 SECONDS = 1.0  # of a round, if its steps would take longer
 PRECISION = torch.bfloat16 if DEVICE == "cuda" else None
 RECORDS = Records(JSON)
+if "timed-kernels" in WORDS:
+    compiling.compiler_options = dict
 
 
 def main() -> None:
@@ -98,6 +102,8 @@ def compare(kind: str, width: int) -> None:
     if COMPILE:
         graph = DEVICE == "cuda"
         ways["stacked, compiled"] = lambda: stacked(models, batch, compile=True, graph=graph)
+    if "only" in WORDS:
+        ways = {name: way for name, way in ways.items() if name == "stacked, compiled"}
     times: dict[str, float] = {}
     reference = None
     for name, make in ways.items():
