@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from math import prod
+from typing import Any
 
 import pytest
 import torch
@@ -429,6 +430,46 @@ def test_composed_rules_and_further_axes():
         planned(axes={"context": (1, 4)})
     with refuses("not-a-pair"):
         planned(rule=recipe, axes={"context": 4})
+
+
+class Named(torch.optim.Optimizer):
+    def step(self, closure=None):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None
+
+
+class WithMatrixEps(Named):
+    def __init__(self, params, lr=1e-3, weight_decay=0.0, matrix_eps=1e-6):
+        defaults = {"lr": lr, "weight_decay": weight_decay, "matrix_eps": matrix_eps}
+        super().__init__(params, defaults)
+
+
+class WithEpsilon(Named):
+    def __init__(self, params, lr=1e-3, weight_decay=0.0, epsilon=1e-6):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "epsilon": epsilon})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "power"), [(WithMatrixEps, "matrix_eps", 2), (WithEpsilon, "epsilon", 1)]
+)
+def test_eps_under_another_name_is_scaled(kind, name, power):
+    """Shampoo compares matrix_eps with squares of norms, Dion epsilon with norms."""
+    with forgotten():
+        o1.optimizers.register(kind, law="shampoo", decoupled_decay=True, memory="momentum")
+        options = {"optimizer": kind, "depth": "completep", "batch": BATCH}
+        plan = planned(64, 6, **options)
+        # entries of the gradient R^-1 L^-1, norm R times as large, and B^-1/2 with the batch
+        up: Any = plan["1.0.up.weight"]
+        assert up.eps == pytest.approx(1e-6 * (8**-0.5 / L) ** power)
+        groups = {group["names"][0]: group for group in plan.param_groups()}
+        assert groups["1.0.up.weight"][name] == up.eps
+        plan.check(plan.optimizer())
+        product = prod(origin.eps for origin in up.origins)
+        assert product == pytest.approx(up.eps / 1e-6)
+        tuned = planned(64, 6, **options | {"optimizer": partial(kind, **{name: 1e-4})})
+        assert tuned["1.0.up.weight"].eps == pytest.approx(100 * up.eps)
+        changed: dict[str, Any] = {name: 1.0}
+        with refuses("setting-of-the-plan", argument=name):
+            plan.optimizer(**changed)
 
 
 def test_an_average_of_one_step_stays_one():

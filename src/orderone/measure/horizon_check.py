@@ -13,10 +13,11 @@ and those of SGD by lr n^1/2 B^-1/2 and lr n. With lr = B^e or D^e, the change o
     tokens, n = D      between D^(e + 1/2) (noise) and D^(e + 1) (drift); judged as their middle
 
 RMSprop starts its average of squares at zero and does not correct this: step t has the rate
-lr (1 - alpha^t)^-1/2. The noise of all steps is then lr (sum_t 1 / (1 - alpha^t))^1/2 in place of
-lr n^1/2. While alpha^t is near 1, terms are 1 / ((1 - alpha) t), and their sum grows like log n:
-more and smaller steps over the same samples move weights more. The prediction has this sum; it is
-B^-0.10 for 24 to 96 steps, and vanishes for long trainings.
+lr_t = lr (1 - alpha^t)^-1/2. All steps together then move weights by (sum lr_t^2)^1/2 (noise) and
+sum lr_t B^1/2 (drift) in place of lr n^1/2 and lr n B^1/2. While alpha^t is near 1, lr_t^2 falls
+like 1/t, and its sum grows like log n: more and smaller steps over the same samples move weights
+more. The prediction is the middle of both; for 24 to 96 steps, noise is B^-0.10 and drift B^-0.05,
+and both vanish for long trainings.
 
 Learning rates, lr x weight_decay and 1 - beta are known numbers and are compared exactly with those
 of the rule. A first update has the size of the learning rate; for SGD, times the measured gradient.
@@ -353,20 +354,23 @@ class HorizonStudy:
         record = record_named(rows[0].optimizer)
         normalizes = record.update_law.gradient == 0
         if self.axis == BATCH and record.averages == UNCORRECTED:
-            return round(self._uncorrected_noise(rows[0].name), 9)
+            return round(self._uncorrected_change(rows[0].name), 9)
         if self.axis == BATCH:
             return round(rate - (0.5 if normalizes else 1.0), 9) + 0.0  # no negative zero
         return rate + 0.75
 
-    def _uncorrected_noise(self, name: str) -> float:
-        """Return the exponent of the noise of all steps, if the average of squares starts at zero
-        and is not corrected."""
+    def _uncorrected_change(self, name: str) -> float:
+        """Return the exponent of the change of outputs, if the average of squares starts at zero
+        and is not corrected: the middle of noise and drift."""
         noise: dict[int, float] = {}
+        drift: dict[int, float] = {}
         for size, made in zip((self.sizes[0], self.sizes[-1]), self._plans, strict=True):
             alpha = 1 - _fresh(made[name])
             steps = range(1, self._steps_at(size) + 1)
-            noise[size] = made[name].lr * math.sqrt(sum(1 / (1 - alpha**t) for t in steps))
-        return slope(noise)
+            rates = [made[name].lr * (1 - alpha**t) ** -0.5 for t in steps]
+            noise[size] = math.hypot(*rates)
+            drift[size] = sum(rates) * size**0.5
+        return (slope(noise) + slope(drift)) / 2
 
     def _judgement(
         self, name: str, quantity: Quantity, step: int, fit: Fit, expected: Expected

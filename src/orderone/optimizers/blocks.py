@@ -58,6 +58,25 @@ class SpectralEps:
         return eps * scale.gradient * sqrt(rows * columns) / step
 
 
+@dataclass(frozen=True)
+class MatrixEps:
+    """Scale of an eps beside products of gradients G G^T, as in Shampoo: squares of norms.
+
+    The norm is that of a gradient of low rank in one block: its entries times the root of their
+    number.
+    """
+
+    block_size: int | None
+
+    def __call__(self, eps: float, scale: TensorScale) -> float:
+        square = scale.gradient**2
+        for size, base in zip(scale.shape, scale.base_shape, strict=True):
+            square *= size / base
+            if self.block_size is not None:
+                square *= ceil(base / self.block_size) / ceil(size / self.block_size)
+        return eps * square
+
+
 def _growth(scale: TensorScale) -> tuple[float, float]:
     """Return the ratios of rows and columns, target over base."""
     rows = scale.shape[-2] / scale.base_shape[-2]

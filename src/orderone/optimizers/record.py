@@ -71,6 +71,8 @@ class Algorithm:
     lr: float | None  # defaults of the constructor; None if it has none
     weight_decay: float
     eps: Eps = None
+    eps_name: str = "eps"  # setting of its groups that holds eps
+    eps_power: float = 1.0  # eps is compared with this power of the gradient's size
     fused: bool = False  # torch has one kernel for the whole update, on the CPU and on CUDA
     # the optimizer that `decoupled_weight_decay` turns this one into
     other_decay: str | None = None

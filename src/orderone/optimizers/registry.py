@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from orderone.core.errors import InputError, one_of
 from orderone.core.inputs import Count, Name, Number, UserInput
-from orderone.optimizers.blocks import BlockFactor, SpectralEps, block_factor
+from orderone.optimizers.blocks import BlockFactor, MatrixEps, SpectralEps, block_factor
 from orderone.optimizers.muon import REST, takes_matrices
 from orderone.optimizers.record import (
     Algorithm,
@@ -40,6 +40,10 @@ LAWS: dict[str, UpdateLaw] = {
     "adafactor": OPTIMIZERS["adafactor"],
     "spectral": OPTIMIZERS["muon"],
 }
+EPS = "eps"
+# names of eps, and the power of the gradient's size that it is compared with: `epsilon` in Dion's
+# package, `matrix_eps` in Shampoo of pytorch-optimizer
+EPS_POWERS = {EPS: 1.0, "epsilon": 1.0, "matrix_eps": 2.0}
 _REGISTERED: dict[type[Optimizer], Algorithm] = {}
 _BY_NAME: dict[str, Algorithm] = {}  # the latest class of each name
 _SAME_DIRECTION = 0.99  # cosine between the effect of decoupled decay and the weights
@@ -117,6 +121,7 @@ def register(
     if hidden_only is None:
         hidden_only = exact_law.spectral
     coupled = None if decoupled_decay is None else not decoupled_decay
+    eps_name, eps = _eps_setting(kind)
     record = Algorithm(
         name=class_name(kind),
         law=_named(exact_law, bool(coupled)),
@@ -124,7 +129,9 @@ def register(
         stacked=stacked,
         lr=_default(kind, "lr") if lr is None else float(lr),
         weight_decay=_default(kind, "weight_decay") or 0.0,
-        eps=_default(kind, "eps"),
+        eps=eps,
+        eps_name=eps_name,
+        eps_power=EPS_POWERS[eps_name],
         rate_factor=rate_factor or blocks or no_rate_factor,
         user_class=kind,
         coupled_decay=coupled,
@@ -134,7 +141,10 @@ def register(
         record = replace(record, weight_decay=float(weight_decay))
     if memory is not None:
         record = _with_memory(record, memory)
-    if exact_law.spectral:
+    if record.eps_power == 2:
+        size = None if blocks is None else blocks.block_size
+        record = replace(record, scaled_eps=MatrixEps(size))
+    elif exact_law.spectral:
         record = replace(record, scaled_eps=SpectralEps(exact_law, blocks))
     if hidden_only:
         record = replace(record, takes=takes_matrices, rest=REST)
@@ -224,6 +234,16 @@ def _default(kind: type[Optimizer], name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value)
+
+
+def _eps_setting(kind: type[Optimizer]) -> tuple[str, float | None]:
+    """Return the setting of its groups that holds eps, and its default; None if there is none."""
+    for name in EPS_POWERS:
+        value = _default(kind, name)
+        # an argument with another name may be one of the constructor alone
+        if value is not None and (name == EPS or name in instance_defaults(kind)):
+            return name, value
+    return EPS, None
 
 
 def instance_defaults(kind: type[Optimizer]) -> Mapping[str, Any]:

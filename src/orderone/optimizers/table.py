@@ -165,8 +165,9 @@ def _with_options(call: "partial[Optimizer]") -> Algorithm:
     record.check_options(options)
     defaults: dict[str, Any] = {}
     for name in ("lr", "weight_decay", "eps"):
-        if name in options:
-            defaults[name] = options.pop(name)
+        setting = record.eps_name if name == "eps" else name
+        if setting in options:
+            defaults[name] = options.pop(setting)
     if "decoupled_weight_decay" in options:
         defaults["coupled_decay"] = not options["decoupled_weight_decay"]
     return replace(record, options=options, **{**record.changes(options), **defaults})

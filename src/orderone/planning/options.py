@@ -433,7 +433,7 @@ class Request:
             factors.std,
             factors.gradient,
         )
-        return times(optimizer.scaled_eps(base, scale), factors.eps)
+        return times(optimizer.scaled_eps(base, scale), factors.eps**optimizer.eps_power)
 
     def decayed(self, rows: Sequence[Row]) -> tuple[Row, ...]:
         """Return the rows, without weight decay on vectors if the user wants none there."""

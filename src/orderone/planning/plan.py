@@ -29,6 +29,7 @@ from orderone.optimizers.table import (
     check_options,
     class_name,
     construct,
+    find_record,
     label,
     record_named,
 )
@@ -171,6 +172,12 @@ class Row:
             "decoupled": record.law not in ("sgd", "adam"),
             "blocks": blocks,
         }
+
+    @property
+    def eps_name(self) -> str:
+        """Name of the setting of the optimizer's groups that holds eps."""
+        record = find_record(self.optimizer)
+        return "eps" if record is None else record.eps_name
 
     @property
     def averages(self) -> dict[str, float | tuple[float, ...]]:
@@ -429,7 +436,8 @@ class Plan:
 
         `options` are passed to its constructor (betas, momentum, fused, ...).
         """
-        for name in ("lr", "weight_decay", "eps"):
+        names_of_eps = {row.eps_name for row in self.rows}
+        for name in ("lr", "weight_decay", "eps", *names_of_eps):
             if name in options:
                 message = (
                     f"optimizer: {name} differs between groups; pass it to the plan instead:"
@@ -625,7 +633,7 @@ def _group_key(row: Row) -> GroupKey:
 def _group_settings(row: Row) -> dict[str, Any]:
     settings: dict[str, Any] = {"lr": row.lr, "weight_decay": row.weight_decay}
     if row.eps is not None:
-        settings["eps"] = row.eps
+        settings[row.eps_name] = row.eps
     settings |= row.averages
     if row.convention is not None:
         settings[CONVENTION] = row.convention

@@ -411,7 +411,10 @@ class _Comparison:
             init_std=initial.rms * factors.std * init_scale * draft.own_depth,
             lr=request.lr_of(algorithm, subject) * factors.lr * horizon.lr,
             weight_decay=self._weight_decay(draft, subject, factors),
-            eps=times(request.scaled_eps(algorithm, draft.evidence, factors), horizon.eps),
+            eps=times(
+                request.scaled_eps(algorithm, draft.evidence, factors),
+                horizon.eps**algorithm.eps_power,
+            ),
             reason="; ".join((*draft.reasons, *request.settings_reason(subject))),
             optimizer=algorithm.name,
             uses=item.modules,
@@ -483,7 +486,7 @@ class _Comparison:
                     name,
                     lr=factors.lr,
                     weight_decay=factors.weight_decay,
-                    eps=factors.eps,
+                    eps=factors.eps**draft.algorithm.eps_power,
                     betas=factors.betas,
                 )
             )
@@ -547,7 +550,10 @@ class _Comparison:
             constant=constant,
             lr=request.lr_of(algorithm, subject) * factors.lr * horizon.lr,
             weight_decay=self._weight_decay(draft, subject, factors),
-            eps=times(request.scaled_eps(algorithm, draft.evidence, factors), horizon.eps),
+            eps=times(
+                request.scaled_eps(algorithm, draft.evidence, factors),
+                horizon.eps**algorithm.eps_power,
+            ),
             factors=factors,
         )
 

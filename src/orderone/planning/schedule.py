@@ -146,8 +146,8 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
             raise BrokenRatios(message, "broken-ratios", argument="optimizer")
         for row in rows:
             in_groups.add(row.name)
-            for setting in ("weight_decay", "eps"):
-                _same_setting(setting, getattr(row, setting), group, row, number)
+            _same_setting("weight_decay", row.weight_decay, group, row, number)
+            _same_setting(row.eps_name, row.eps, group, row, number)
             for setting, betas in row.averages.items():
                 _same_setting(setting, betas, group, row, number)
             _same_rows(optimizer, group, row, number)
