@@ -11,6 +11,7 @@ import torch
 from support.errors import refuses
 
 from orderone import data
+from orderone.core.errors import InputError
 from orderone.data import linux
 from orderone.data.corpus import read_corpus
 from orderone.data.draws import Draws
@@ -275,3 +276,20 @@ def write_linux(root, monkeypatch, training, held):
     for name, text in zip(linux.TEXTS, (training, held), strict=True):
         (root / "linux" / name).write_bytes(lzma.compress(text))
         monkeypatch.setitem(linux.TEXTS, name, sha256(text).hexdigest())
+
+
+def test_tokens_of_files_in_sixteen_bits():
+    tokens = torch.arange(2000) % 300
+    wide = data.Language(tokens, 300, 2, 8)
+    narrow = data.Language(tokens.to(torch.uint16), 300, 2, 8)
+    assert torch.equal(wide.batch(0, 0)[0], narrow.batch(0, 0)[0])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "vocab", "argument"),
+    [("text", 3, "tokens"), (torch.ones(9), 3, "tokens"), (torch.arange(900), 300, "vocab")],
+)
+def test_a_task_of_wrong_tokens_is_refused(tokens, vocab, argument):
+    with pytest.raises(InputError) as caught:
+        data.Language(tokens, vocab)
+    assert caught.value.argument == argument

@@ -11,6 +11,7 @@ from support.errors import refuses
 from torch import Tensor, nn
 
 import orderone as o1
+from orderone.core.errors import InputError
 from orderone.optimizers import MUON_CONVENTIONS, Muon, convert_muon_lr, muon_factor
 
 SHAPES = [(64, 64), (256, 64), (64, 256), (8, 32, 64)]
@@ -360,3 +361,22 @@ def test_a_sweep_stacks_a_convention():
     plain = o1.sweep(mlp, space=space, stacked=True, optimizer="muon", **options)
     assert list(stacked.frame["loss"]) == pytest.approx(list(alone.frame["loss"]), rel=1e-2)
     assert list(stacked.frame["loss"]) != pytest.approx(list(plain.frame["loss"]), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"params": None}, "params"),
+        ({"params": (1, 2)}, "params"),
+        ({"params": []}, "params"),
+        ({"lr": -1.0}, "lr"),
+        ({"momentum": "much"}, "momentum"),
+        ({"ns_coefficients": (1.0, 2.0)}, "ns_coefficients"),
+        ({"ns_steps": 0}, "ns_steps"),
+        ({"nesterov": "yes"}, "nesterov"),
+    ],
+)
+def test_bad_settings_are_named(options, argument):
+    with pytest.raises(InputError) as caught:
+        Muon(**{"params": [nn.Parameter(torch.ones(2, 2))], **options})
+    assert caught.value.argument == argument

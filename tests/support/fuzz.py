@@ -59,11 +59,9 @@ RECEIVED = {
     "Settings",
     "Trained",
 }
-RECEIVED |= {"MeasuredAlignment", "Denoising", "Images", "Language"}
+RECEIVED |= {"MeasuredAlignment", "Denoising", "Images"}
 # Called by the library, which validates what they get.
 INTERNAL = {"Stack", "average"}
-# A class of torch.optim, whose constructor validates the parameters.
-OF_TORCH = {"Muon"}
 
 
 class Odd:
@@ -183,11 +181,7 @@ def public() -> Iterator[tuple[str, Callable[..., Any]]]:
         module = importlib.import_module(place)
         for name in module.__all__:
             thing = getattr(module, name)
-            if (
-                not callable(thing)
-                or name in RECEIVED | INTERNAL | OF_TORCH
-                or inspect.ismodule(thing)
-            ):
+            if not callable(thing) or name in RECEIVED | INTERNAL or inspect.ismodule(thing):
                 continue
             if isinstance(thing, type) and issubclass(thing, BaseException):
                 continue

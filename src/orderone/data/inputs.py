@@ -24,4 +24,5 @@ Tokenizer: TypeAlias = Annotated[Path | LoadedTokenizer, UserInput]
 Text: TypeAlias = Annotated[
     Path | bytes | bytearray | memoryview | Iterable[Path] | Tensor, UserInput
 ]
+TokenNumbers: TypeAlias = Annotated[Tensor, UserInput]
 Pictures: TypeAlias = Annotated[Path | tuple[Tensor, Tensor] | list[Tensor], UserInput]

@@ -26,12 +26,13 @@ from orderone.data.corpus import read_corpus, read_held_out
 from orderone.data.devices import read_device
 from orderone.data.draws import Draws
 from orderone.data.encode import encode
-from orderone.data.inputs import Cache, Device, Root, Text, Tokenizer
+from orderone.data.inputs import Cache, Device, Root, Text, Tokenizer, TokenNumbers
 from orderone.data.order import spread
 from orderone.data.task import EVALUATIONS, FORMATS, Batch
 
 PARTS = 16
 SHARE = 0.05  # of the text that is held out by default
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # torch has no minimum of these
 
 
 def language(
@@ -69,7 +70,7 @@ def language(
     """
     held_tokens: Tensor | None = None
     if isinstance(source, Tensor):
-        tokens, size = _check_tokens(source, vocab)
+        tokens, size = _check_tokens(source, vocab, "source")
     else:
         tokens, size = encode(read_corpus(source, root), tokenizer, root, cache)
         files = read_held_out(source, root) if held_out is None else None
@@ -102,19 +103,19 @@ class Language:
 
     def __init__(
         self,
-        tokens: Tensor,
+        tokens: TokenNumbers,
         vocab: Count,
         batch: Count = 16,
         length: Count = 128,
         *,
         held_out: Number = SHARE,
-        held_tokens: Tensor | None = None,
+        held_tokens: TokenNumbers | None = None,
         evaluations: Count = EVALUATIONS,
         format: Name = "pairs",
         device: Device = None,
     ):
         """Make the task; `held_tokens` is evaluation text beside `tokens`, of which none is cut."""
-        self.vocab = count(vocab, "vocab")
+        tokens, self.vocab = _check_tokens(tokens, vocab, "tokens")
         self.size = count(batch, "batch")
         self.length = count(length, "length")
         self.format = one_of(format, FORMATS, "format")
@@ -125,6 +126,7 @@ class Language:
             training, held = _split(tokens, share, self._window)
         else:
             training = _split(tokens, 0.0, self._window)[0]
+            held_tokens = _check_tokens(held_tokens, self.vocab, "held_tokens")[0]
             held = _whole_pieces(held_tokens, self._window)
             split = f"files {_hash(held_tokens)}"
         self.held_out = _spread(held, self.size, count(evaluations, "evaluations", least=0))
@@ -228,15 +230,21 @@ def _spread(pieces: Tensor, size: int, batches: int) -> Tensor:
     return pieces[spread(len(pieces), min(len(pieces) // size, batches) * size)]
 
 
-def _check_tokens(tokens: Tensor, vocab: Count | None) -> tuple[Tensor, int]:
+def _check_tokens(tokens: TokenNumbers, vocab: Count | None, argument: str) -> tuple[Tensor, int]:
     """Check a tensor of tokens; return it and the size of the vocabulary."""
-    if tokens.dim() != 1 or tokens.is_floating_point() or not len(tokens) or tokens.min() < 0:
-        smallest = f" from {tokens.min()}" if tokens.numel() else ""
-        message = (
-            "source: expected a tensor of token numbers, 0 or more, of the shape (tokens,); got"
-            f" {tokens.dtype} of {tuple(tokens.shape)}{smallest}"
+    expected = (
+        f"{argument}: expected a tensor of token numbers, 0 or more, of the shape (tokens,); got"
+    )
+    if not isinstance(tokens, Tensor):
+        raise InputError(f"{expected} {type(tokens).__name__}", argument=argument)
+    if tokens.dtype in UNSIGNED:
+        tokens = tokens.long()
+    whole = not (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool)
+    if tokens.dim() != 1 or not whole or not len(tokens) or tokens.min() < 0:
+        smallest = f" from {tokens.min()}" if whole and tokens.numel() else ""
+        raise InputError(
+            f"{expected} {tokens.dtype} of {tuple(tokens.shape)}{smallest}", argument=argument
         )
-        raise InputError(message, argument="source")
     least = int(tokens.max()) + 1
     return tokens, count(least if vocab is None else vocab, "vocab", least=least)
 

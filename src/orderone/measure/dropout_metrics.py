@@ -151,7 +151,7 @@ def _progress_report(progress: ProgressInput | None) -> AbstractContextManager[R
 
 def _precision(dtype: DtypeInput) -> int:
     """Return the number of bytes of one number."""
-    if dtype not in (torch.float32, torch.float64):
+    if not isinstance(dtype, torch.dtype) or dtype not in (torch.float32, torch.float64):
         message = f"dtype: expected torch.float32 or torch.float64, got {dtype!r}"
         raise InputError(message, argument="dtype")
     return dtype.itemsize

@@ -8,19 +8,25 @@ torch.optim.Muon takes no such tensor; `Muon` does, and knows all conventions of
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from orderone.core.errors import InputError
+from orderone.core.exact import count
+from orderone.core.inputs import Count, Name, Number, UserInput
+from orderone.core.reals import real
 from orderone.optimizers.blocks import SpectralEps
 from orderone.optimizers.muon_rates import convention_name, muon_factor
 from orderone.optimizers.record import Algorithm, Shape
 from orderone.optimizers.update import Options, Settings, State, Update
 from orderone.rules.axes import Memory
 from orderone.theory.exponents.updates import OPTIMIZERS
+
+Flag: TypeAlias = Annotated[bool, UserInput]
+Coefficients: TypeAlias = Annotated[tuple[float, float, float], UserInput]
 
 REST = "adamw"  # optimizer of all other tensors
 CONVENTION = "adjust_lr_fn"  # torch's name of the convention of lr
@@ -63,27 +69,41 @@ class Muon(torch.optim.Muon):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
-        weight_decay: float = 0.1,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
-        eps: float = 1e-7,
-        ns_steps: int = 5,
-        adjust_lr_fn: str | None = None,
+        lr: Number = 1e-3,
+        weight_decay: Number = 0.1,
+        momentum: Number = 0.95,
+        nesterov: Flag = True,
+        ns_coefficients: Coefficients = (3.4445, -4.7750, 2.0315),
+        eps: Number = 1e-7,
+        ns_steps: Count = 5,
+        adjust_lr_fn: Name | None = None,
     ) -> None:
+        if not isinstance(nesterov, bool):
+            raise InputError(
+                f"nesterov: expected True or False; got {nesterov!r}", argument="nesterov"
+            )
+        if not isinstance(lr, Tensor):  # a tensor stays one, so that a captured step can read it
+            lr = real(lr, "lr", least=0)
         defaults = {
             "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
+            "weight_decay": real(weight_decay, "weight_decay", least=0),
+            "momentum": real(momentum, "momentum", least=0),
             "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "ns_steps": ns_steps,
+            "ns_coefficients": _three(ns_coefficients),
+            "eps": real(eps, "eps", least=0),
+            "ns_steps": count(ns_steps, "ns_steps"),
             CONVENTION: adjust_lr_fn,
         }
-        # torch's constructor refuses stacks of matrices
-        Optimizer.__init__(self, params, defaults)
+        try:
+            # torch's constructor refuses stacks of matrices
+            Optimizer.__init__(self, params, defaults)
+        except InputError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"params: expected tensors, or groups of tensors with their settings; {error}",
+                argument="params",
+            ) from error
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -121,6 +141,18 @@ class Muon(torch.optim.Muon):
         lr = float(group["lr"])
         p.mul_(1 - lr * group["weight_decay"])
         p.add_(step.to(p.dtype), alpha=-lr * muon_factor(p.shape, group[CONVENTION]))
+
+
+def _three(coefficients: Coefficients) -> tuple[float, float, float]:
+    """Return the coefficients of Newton-Schulz iterations."""
+    values = tuple(coefficients) if isinstance(coefficients, (tuple, list)) else ()
+    if len(values) != 3:
+        raise InputError(
+            f"ns_coefficients: expected three numbers; got {coefficients!r}",
+            argument="ns_coefficients",
+        )
+    a, b, c = (real(value, "ns_coefficients") for value in values)
+    return a, b, c
 
 
 class MuonUpdate(Update):
