@@ -720,15 +720,59 @@ NAMED_MODELS: dict[str, tuple[Callable[[int], nn.Module], str]] = {
         "stack-deviates",
     ),
 }
-# random draws of a forward pass differ from those of stand-alone runs, with the same distribution
+
+
+# --- random draws: every member of a stack draws those of its stand-alone run ---------------------
+
+
+def from_a_fixed_seed(model, h):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(11)
+        fixed = torch.randn(h.shape[-1], dtype=h.dtype)
+    return h * fixed + 0.1 * torch.randn_like(h)
+
+
+def drawn_once(model, h):
+    if model.drawn is None:
+        model.drawn = torch.randn(h.shape[-1], dtype=h.dtype)
+    return h * model.drawn
+
+
+def drawn_later(model, h):
+    model.turn += 1
+    return h * torch.rand((), dtype=h.dtype) if model.turn > 4 else h
+
+
+def of_rows(model, h):
+    return h * torch.empty(len(h), 1, dtype=h.dtype).bernoulli_(0.5)
+
+
+def of_versions(model, h):
+    return h * (1 + 0.1 * (model.first.weight._version % 5))
+
+
 DRAWING: dict[str, Callable[[int], nn.Module]] = {
     "dropout": between(with_module(lambda width: nn.Dropout(0.5)), by_module),
     "noise": between(use=noise),
-    "layer drop": between(with_module(SQUARE), layer_drop),
     "alpha dropout": between(with_module(lambda width: nn.AlphaDropout(0.2)), by_module),
+    "drawn once": between(with_attribute(drawn=None), drawn_once),
+    "draws written in place": between(use=of_rows),
+    "fixed seed": between(use=from_a_fixed_seed),
+}
+NAMED_MODELS["version counter"] = (between(use=of_versions), "reads-version")
+ODD_MODELS |= DRAWING
+ODD_MODELS |= {
+    "layer drop": between(with_module(SQUARE), layer_drop),
+    "draws of later steps": between(with_attribute(turn=0), drawn_later),
 }
 # kinds that no list of attributes shows, or that were trained wrongly in silence
 SAMPLE = (
+    "dropout",
+    "drawn once",
+    "draws written in place",
+    "fixed seed",
+    "layer drop",
+    "draws of later steps",
     "tensor captured by a lambda",
     "partial, keyword",
     "slots",

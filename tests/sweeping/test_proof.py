@@ -78,9 +78,19 @@ def test_models_that_no_stack_can_follow_are_named(name):
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize("name", DRAWING)
-def test_random_draws_are_repeated_for_the_proof(name):
-    job = job_of(DRAWING[name])
+ON_GPU = [
+    pytest.param(
+        name,
+        "cuda",
+        marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
+    )
+    for name in ("dropout", "noise", "alpha dropout")
+]
+
+
+@pytest.mark.parametrize(("name", "device"), [*[(name, "cpu") for name in DRAWING], *ON_GPU])
+def test_random_draws_are_repeated_for_the_proof(name, device):
+    job = job_of(DRAWING[name], device=device)
     proof, _ = verify(job, trials_of(job))
     assert proof.how
     assert proof.draws
@@ -270,3 +280,35 @@ def test_experts_can_leave_the_proof_out():
     assert not captured.notes  # nobody notices
     [note] = sweep(ODD_MODELS["class attribute"]).notes
     assert code_of(note) == "stack-deviates"
+
+
+# --- seeds of the pair ----------------------------------------------------------------------------
+
+
+def points(job, *pairs):
+    common = {"width": 8, "optimizer": "adamw", "rule": "mup"}
+    return [job.trial({**common, "lr": lr, "seed": seed}) for lr, seed in pairs]
+
+
+def test_a_stack_of_one_seed_may_draw_from_numpy():
+    build, code = NAMED_MODELS["draws of numpy"]
+    assert code == "draws-outside-torch"
+    job = job_of(build)
+    trials = points(job, (1e-2, 5), (3e-2, 5))
+    found = {outcome.key: outcome for outcome in Engine(job).run(trials)}
+    for expected in run_alone(job_of(build), trials):
+        assert found[expected.key].facts["engine"] == "stacked"
+        np.testing.assert_allclose(found[expected.key].losses, expected.losses, rtol=1e-9)
+
+
+def test_the_pair_has_different_seeds_where_there_are_some():
+    job = job_of(ODD_MODELS["class attribute"])
+    common = {"width": 8, "optimizer": "adamw", "rule": "mup"}
+    trials = [
+        job.trial({**common, "lr": 1e-2, "weight_decay": 0.1, "seed": 0}),
+        job.trial({**common, "lr": 1e-2, "weight_decay": 0.1, "seed": 1}),
+        job.trial({**common, "lr": 3e-2, "weight_decay": 0.2, "seed": 0}),
+    ]
+    with pytest.raises(NotStackable) as caught:
+        verify(job, trials)
+    assert caught.value.code == "stack-deviates"

@@ -233,7 +233,7 @@ def test_a_task_with_a_stacked_method_is_called_once_per_step():
     same(found, list(run_alone(j, trials(j))))
 
 
-def test_dropout_differs_between_members():
+def test_dropout_is_that_of_stand_alone_runs_whatever_else_is_in_the_stack():
     def build(width):
         return nn.Sequential(nn.Linear(6, width), nn.Dropout(0.5), nn.Linear(width, 3))
 
@@ -242,11 +242,16 @@ def test_dropout_differs_between_members():
     )
     j = job(build=build, data=source, steps=2)
     chosen = [
-        j.trial({"width": 16, "rule": "mup", "optimizer": "sgd", "lr": lr, "seed": 0})
-        for lr in (1e-9, 2e-9)
+        j.trial({"width": 16, "rule": "mup", "optimizer": "sgd", "lr": 1e-2, "seed": seed})
+        for seed in (0, 1, 2)
     ]
-    one, other = run_stacked(j, chosen)
-    assert one.losses[0] != other.losses[0]
+    by_key = {outcome.key: outcome for outcome in run_stacked(j, chosen)}
+    fewer = {outcome.key: outcome for outcome in run_stacked(j, chosen[1:])}
+    for alone in run_alone(j, chosen):
+        assert np.allclose(by_key[alone.key].losses, alone.losses, rtol=1e-6)
+        if alone.key in fewer:
+            assert np.allclose(fewer[alone.key].losses, alone.losses, rtol=1e-6)
+    assert len({float(outcome.losses[0]) for outcome in by_key.values()}) == 3
 
 
 def test_capacity_on_a_cpu_is_bounded():

@@ -149,15 +149,20 @@ def test_members_of_rmsprop_may_differ_in_all_numbers():
     assert torch.allclose(seen, torch.stack(wanted, 1), rtol=1e-9, atol=0)
 
 
-def test_dropout_differs_between_members_and_steps():
-    models = [nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2)) for _ in range(3)]
-    for model in models[1:]:
-        model.load_state_dict(models[0].state_dict())
+def test_dropout_is_that_of_stand_alone_runs():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2))
+    models = [copy.deepcopy(model) for _ in range(3)]
     stack = Stack(models, [torch.optim.SGD(model.parameters(), lr=0.0) for model in models])
-    batch = (torch.randn(5, 4).expand(3, 5, 4), torch.randint(2, (5,)).expand(3, 5))
-    losses = torch.stack([stack.step(batch) for _ in range(4)])
-    assert len(losses.unique()) == 12  # weights and inputs are the same: only masks differ
-    assert len(stack.evaluate((batch[0][0], batch[1][0])).unique()) == 1
+    x, y = torch.randn(5, 4), torch.randint(2, (5,))
+    stack.seed([1, 2, 1])
+    losses = torch.stack([stack.step((x.expand(3, 5, 4), y.expand(3, 5))) for _ in range(4)])
+    for k, seed in enumerate([1, 2, 1]):
+        torch.manual_seed(seed)
+        alone = [nn.functional.cross_entropy(model(x), y) for _ in range(4)]
+        assert torch.allclose(losses[:, k], torch.stack(alone))
+    assert len(losses.unique()) == 8  # weights and inputs are the same: only masks differ
+    assert len(stack.evaluate((x, y)).unique()) == 1
 
 
 def test_other_measures_than_the_loss():

@@ -1006,6 +1006,18 @@ TRAIN: dict[str, str] = {
         " or draw others than alone, so the trials are trained one after another. Draw with"
         " torch's global generator instead."
     ),
+    "branches-use-other-tensors": (
+        "Members of a stack make different decisions in their forward passes, such as stochastic"
+        " depth, and a tensor is then used by some of them only. torch leaves a tensor without a"
+        " gradient as it is, but a stack updates it for all members, with weight decay and"
+        " momentum. So the trials are trained one after another. Multiply the branch by 0 or 1"
+        " instead of leaving it out, and they can be stacked."
+    ),
+    "reads-version": (
+        "The forward pass reads the version counter (_version) of a tensor. It counts the changes"
+        " in place, and a stack makes other ones than a stand-alone run, so the trials are trained"
+        " one after another. Count the steps in an attribute or a buffer instead."
+    ),
     "not-repeatable": (
         "Two stand-alone runs of the same trial, one after the other, have different losses or"
         " gradients. The model uses something that changes from call to call: a counter in a global"

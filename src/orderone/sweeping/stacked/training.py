@@ -84,6 +84,7 @@ class StackedTraining:
     def run(self, report: Report | None) -> Iterator[Outcome]:
         """Yield the outcome of each member when it ends."""
         with seeded(self.slots[0].seed):
+            self.stack.seed([trial.seed for trial in self.slots])
             restore(self)
             self._try_evaluation()
             yield from self._end_members()

@@ -17,6 +17,7 @@ a second one with other kernels (`OtherKernels`).
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any
@@ -55,6 +56,8 @@ from orderone.training.stacked.ways import (
 from orderone.training.step import Step
 
 STEPS = 2
+SEED = 0  # of random draws of the first of the pair
+FAR = 1000  # from there to the seed of the second
 NUDGES = 2  # stand-alone runs that round otherwise
 # largest relative difference that counts as rounding if double precision has none: a ReLU that
 # falls on the other side changes the gradient of its row by one sample of a batch
@@ -130,15 +133,20 @@ class _Read:
     of_members: list[MemberData]
     held_out: list[Batch]
     factors: list[float]
+    seeds: list[int]  # of random draws, for each of the pair; equal if the whole stack has one seed
 
 
 def pair_of(trials: Sequence[Trial]) -> tuple[Trial, Trial]:
-    """Return the first trial, and the last of those that differ from it most."""
+    """Return the first trial, and the last of those that differ from it most.
+
+    A trial with another seed comes first: models of one seed may hold the same random values.
+    """
     first = trials[0]
 
-    def differences_to_first(trial: Trial) -> int:
+    def differences_to_first(trial: Trial) -> tuple[bool, int]:
         names = {*first.settings, *trial.settings}
-        return sum(first.get(name) != trial.get(name) for name in names)
+        different = sum(first.get(name) != trial.get(name) for name in names)
+        return trial.seed != first.seed, different
 
     return first, max(reversed(trials), key=differences_to_first)
 
@@ -162,9 +170,10 @@ def _read(job: Job, trials: Sequence[Trial], steps: int) -> _Read:
             batches.append(batch)
         of_members.append(MemberData(batches, held_out))
     factor = job.settings_of(pair[0]).factor
-    return _Read(
-        pair, stacked, of_pair, of_members, held_out, [factor(step) for step in range(steps)]
-    )
+    factors = [factor(step) for step in range(steps)]
+    one_seed = all(trial.seed == trials[0].seed for trial in trials)
+    proof_seeds = [SEED, SEED if one_seed else SEED + FAR]
+    return _Read(pair, stacked, of_pair, of_members, held_out, factors, proof_seeds)
 
 
 def _rows(batch: Batch, rows: Sequence[int]) -> Batch:
@@ -243,8 +252,8 @@ class _Verification:
             self.loss_scale = self._settled_scale()
             together.stack.scale.scale.fill_(self.loss_scale)
         found = differences(alone, together, self.steps, half)
-        others = OneByOne(self._makers(self.job), OtherKernels())
-        expected = differences(OneByOne(self._makers(self.job)), others, self.steps, half)
+        others = self._alone(self._makers(self.job), OtherKernels())
+        expected = differences(self._alone(self._makers(self.job)), others, self.steps, half)
         for difference in found:
             kind = difference.place.kind
             allowed = HALF_UNITS
@@ -291,7 +300,14 @@ class _Verification:
         for batches in self.read.of_pair:
             data.append([moved(batch, device, job.precision) for batch in batches])
         held_out = [moved(batch, device, job.precision) for batch in self.read.held_out]
-        return OneByOne(alone), Together(stack, data, self.read.factors, held_out)
+        return self._alone(alone), Together(
+            stack, data, self.read.factors, self.read.seeds, held_out
+        )
+
+    def _alone(
+        self, makers: Sequence[MakeStep], around: AbstractContextManager[object] | None = None
+    ) -> OneByOne:
+        return OneByOne(makers, self.read.seeds, around or nullcontext())
 
     def _makers(self, job: Job) -> list[MakeStep]:
         first, last = self.read.pair
@@ -328,7 +344,7 @@ class _Verification:
         Runs that are not repeatable cannot say what rounding does.
         """
         again = differences(
-            OneByOne(self._makers(job)), OneByOne(self._makers(job)), self.steps
+            self._alone(self._makers(job)), self._alone(self._makers(job)), self.steps
         ).beyond()
         if again:
             raise NotStackable(
@@ -337,11 +353,11 @@ class _Verification:
                 " call to call, such as a global counter; trained one after another",
                 "not-repeatable",
             )
-        return found.beyond([self._nudged(job, seed) for seed in range(NUDGES)])
+        return found.beyond([self._nudged(job, nudges) for nudges in range(NUDGES)])
 
-    def _nudged(self, job: Job, seed: int) -> Differences:
-        other = rounded_otherwise(self._makers(job), seed)
-        return differences(OneByOne(self._makers(job)), other, self.steps)
+    def _nudged(self, job: Job, nudges: int) -> Differences:
+        other = rounded_otherwise(self._makers(job), self.read.seeds, nudges)
+        return differences(self._alone(self._makers(job)), other, self.steps)
 
     # --- reasons ----------------------------------------------------------------------------------
 

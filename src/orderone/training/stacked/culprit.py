@@ -42,7 +42,7 @@ def first_deviating_module(alone: OneByOne, together: Together) -> str | None:
         one = alone.step_of(k)
         calls: list[Call] = []
         with _recorded(one.module, calls, _detached):
-            OneByOne([lambda one=one: one]).gradients(0)
+            OneByOne([lambda one=one: one], [alone.seeds[k]]).gradients(0)
         found = _first(calls, stacked, k)
         if found is not None:
             return found

@@ -15,7 +15,7 @@ Batch: TypeAlias = object  # a tree of tensors, as the user's model takes it
 
 def in_groups(
     groups: Sequence[Sequence[int]],
-    run: Callable[[dict[str, Tensor], Batch], Losses],
+    run: Callable[[Sequence[int], dict[str, Tensor], Batch], Losses],
     tensors: Mapping[str, Tensor],
     batch: Batch,
     buffers: Sequence[str],
@@ -31,7 +31,7 @@ def in_groups(
         group_batch = batch
         if not shared:
             group_batch = _rows(batch, rows)
-        losses, replaced = run(group_tensors, group_batch)
+        losses, replaced = run(members, group_tensors, group_batch)
         losses_of_groups.append(losses)
         after = group_tensors | replaced
         buffers_of_groups.append({name: after[name] for name in buffers})
@@ -74,4 +74,22 @@ def must_be_the_same(before: Mapping[str, str], after: Mapping[str, str]) -> Non
                 f"{place} changes in every forward pass, and members that decide differently need"
                 " several passes per step; train one after another (stacked=False)",
                 "changes-before-decision",
+            )
+
+
+def must_use_the_same(names: Sequence[str], gradients: Sequence[Tensor | None]) -> None:
+    """Raise NotStackable if a tensor has gradients in some groups only.
+
+    torch does not update a tensor without a gradient; a stack would, and momenta and weight decay
+    would change it. `gradients` are those of the first group, then of the next.
+    """
+    for k, name in enumerate(names):
+        of_groups = gradients[k :: len(names)]
+        reached = [g is not None for g in of_groups]
+        if any(reached) and not all(reached):
+            raise NotStackable(
+                f"{name} is used by some members only, which decide differently: torch does not"
+                " update a tensor without a gradient, and a stack would; train one after another"
+                " (stacked=False)",
+                "branches-use-other-tensors",
             )

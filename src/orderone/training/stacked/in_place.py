@@ -54,14 +54,19 @@ class NewTensors:
         func: Callable[..., object],
         args: tuple[object, ...],
         named: object,
+        even_alone: bool = False,
     ) -> None:
-        """Give the first argument of an in-place operation a member axis if another one has it."""
+        """Give the first argument of an in-place operation a member axis if another one has it.
+
+        With `even_alone`, do it in any case: the operation draws other numbers for each member.
+        """
         if not args or not is_in_place(func):
             return
         target = args[0]
         if not isinstance(target, Tensor) or not mode.plain(target) or target.requires_grad:
             return
-        if not any(mode.mapped(x) for x in tree_leaves((args[1:], named))):
+        others = tree_leaves((args[1:], named))
+        if not even_alone and not any(mode.mapped(x) for x in others):
             return
         if storage_id(target.untyped_storage()) not in self._made:
             return

@@ -7,6 +7,7 @@ decisions (`decisions.py`): the pass is run again for each group of members with
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from orderone.torch_compat import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from orderone.training.stacked.decisions import Divided
-from orderone.training.stacked.draws import GeneratorStates
 
 if TYPE_CHECKING:
     from orderone.training.stacked.vmap_overrides import FastPaths
@@ -30,26 +30,35 @@ def one_by_one(
 
     Return None if another vmap maps one of the tensors, or none does.
     """
-    leaves, spec = tree_flatten((args, named))
-    if not mode.known(*(x for x in leaves if isinstance(x, Tensor))):
+    if not mode.known(*(x for x in tree_leaves((args, named)) if isinstance(x, Tensor))):
         return None
+    return for_each_member(func, mode, *args, **named)
+
+
+def for_each_member(
+    func: Callable[..., object], mode: "FastPaths", *args: object, **named: object
+) -> object:
+    """Run `func` for one member after another and return the stacked results.
+
+    If it draws random numbers, each member draws from its state.
+    """
+    leaves, spec = tree_flatten((args, named))
     by_leaf: list[Sequence[object]] = []
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             by_leaf.append(mode.stacked(leaf).unbind())
         else:
             by_leaf.append((leaf,) * mode.members)
-    results: list[object] = []
-    before = None
-    if mode.same_draws:
-        before = GeneratorStates.now(leaves)
+    calls: list[Callable[[], object]] = []
+    for k in range(mode.members):
+        member_args, member_named = tree_unflatten([parts[k] for parts in by_leaf], spec)
+        calls.append(partial(func, *member_args, **member_named))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", SCATTERED)
-        for member_leaves in zip(*by_leaf, strict=True):
-            if before is not None:
-                before.restore()
-            member_args, member_named = tree_unflatten(list(member_leaves), spec)
-            results.append(func(*member_args, **member_named))
+        if mode.draws is None:
+            results = [call() for call in calls]
+        else:
+            results = mode.draws.each(calls)
     _must_have_one_shape(results)
     return tree_map(_stack, *results)
 

@@ -1,6 +1,6 @@
 """Losses of all members in one call, for any module that torch.vmap can map."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -13,7 +13,7 @@ from orderone.training.stacked.alike import description
 from orderone.training.stacked.constants import Constants
 from orderone.training.stacked.custom_functions import functions_one_by_one
 from orderone.training.stacked.decisions import Divided
-from orderone.training.stacked.draws import GeneratorStates
+from orderone.training.stacked.draws import MemberDraws
 from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.groups import (
     Batch,
@@ -34,7 +34,13 @@ class Program:
     by all members.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss | None, precision: torch.dtype | None):
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss | None,
+        precision: torch.dtype | None,
+        draws: MemberDraws | None = None,
+    ):
         self.model: nn.Module = model
         self.loss = loss
         self.precision = precision
@@ -44,7 +50,8 @@ class Program:
         if self.device == "cuda":
             self.constants = Constants()
         self.may_divide: bool = False  # True after members have made different decisions
-        self.same_draws: bool = False  # True for a proof: random numbers of a stand-alone run
+        self.passes: list[Mapping[str, Tensor]] = []  # tensors of each group of members
+        self.draws = draws  # None: members draw other numbers than in stand-alone runs
 
     def losses(self, tensors: Mapping[str, Tensor], batch: Batch, shared: bool = False) -> Losses:
         """Return the losses (K,), and the buffers that the forward pass has replaced.
@@ -52,17 +59,31 @@ class Program:
         Buffers that the forward pass writes into are changed in place.
         """
         versions = {name: version_counter(tensors[name]) for name in self.buffers}
-        states = GeneratorStates.now() if self.same_draws else None
+        if self.draws is not None:
+            self.draws.begin()
         try:
-            return self._together(tensors, batch, shared)
+            losses = self._together(tensors, batch, shared)
+            self.passes.append(tensors)
+            return losses
         except Divided as divided:
             must_be_unchanged(tensors, versions)
             groups = divided.groups
+        if self.draws is not None:
+            self.draws.rewind()
 
-        def run(group_tensors: dict[str, Tensor], group_batch: Batch) -> Losses:
-            if states is not None:
-                states.restore()
-            return self.losses(group_tensors, group_batch, shared)
+        def run(
+            members: Sequence[int], group_tensors: dict[str, Tensor], group_batch: Batch
+        ) -> Losses:
+            draws = self.draws
+            if draws is None:
+                return self.losses(group_tensors, group_batch, shared)
+            self.draws = draws.part(members)
+            try:
+                losses = self.losses(group_tensors, group_batch, shared)
+                draws.put(members, self.draws)
+            finally:
+                self.draws = draws
+            return losses
 
         if self.may_divide:
             return in_groups(groups, run, tensors, batch, self.buffers, shared)
@@ -82,7 +103,7 @@ class Program:
                 # writes what the module holds afterwards back into `member_tensors`
                 return functional_call(self.model, member_tensors, args, named)
 
-            mode = FastPaths(members, self.constants, self.same_draws)
+            mode = FastPaths(members, self.constants, self.draws)
             with (
                 mode,
                 functions_one_by_one(mode),

@@ -112,8 +112,8 @@ def differences(
         losses, gradients = alone.gradients(step)
         first = losses.abs() if first is None else first
         other_losses, other_gradients = other.gradients(step)
-        if alone.states is not None and other.states is not None:
-            same_draws = same_draws and alone.states.same(other.states)
+        for a, b in zip(alone.states, other.states, strict=True):
+            same_draws = same_draws and a.same(b)
         start = len(pending)
         pending.append(_compared(Place(step, "loss"), losses, other_losses, half))
         for name in gradients | other_gradients:

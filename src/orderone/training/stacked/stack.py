@@ -17,12 +17,14 @@ from orderone.optimizers.update import member_norm
 from orderone.training.loss_scale import LossScale
 from orderone.training.modes import evaluation_mode
 from orderone.training.stacked.alike import must_be_alike, stack_tensors
-from orderone.training.stacked.groups import Batch
+from orderone.training.stacked.draws import MemberDraws
+from orderone.training.stacked.groups import Batch, must_use_the_same
 from orderone.training.stacked.optimizer import StackedOptimizer
 from orderone.training.stacked.program import Program
 from orderone.training.stacked.traced import Pass
 
 SCALE = "loss:scale"  # cannot be the name of a parameter or buffer of a module
+GENERATORS = "generators:"  # states of the random generators of members
 
 
 class Stack:
@@ -64,7 +66,8 @@ class Stack:
         for model in models:
             names.append({p: name for name, p in model.named_parameters()})
         self.optimizer: StackedOptimizer = StackedOptimizer(parameters, optimizers, names)
-        self.program: Program = Program(models[0].to(device), loss, precision)
+        draws = MemberDraws(len(models)) if device.type == "cpu" else None
+        self.program: Program = Program(models[0].to(device), loss, precision, draws)
         self.scale: LossScale | None = None
         if precision == torch.float16:
             self.scale = LossScale(device, len(models))
@@ -78,6 +81,11 @@ class Stack:
     def device(self) -> torch.device:
         """Device of the tensors."""
         return next(iter(self.parameters.values())).device
+
+    def seed(self, seeds: Sequence[int]) -> None:
+        """Seed the random numbers of the members, where members draw those of stand-alone runs."""
+        if self.program.draws is not None:
+            self.program.draws.seed(seeds)
 
     def compile_updates(self) -> None:
         """Compile each update into one kernel from the next step on."""
@@ -161,13 +169,19 @@ class Stack:
         """
         scale = tensors.get(SCALE)
         tensors = {name: x for name, x in tensors.items() if name != SCALE}
+        self.program.passes.clear()
         losses = self._losses(tensors, batch)
         total = (losses if scale is None else losses * scale).sum()
         trained = {name: tensors[name] for name, p in self.parameters.items() if p.requires_grad}
+        inputs = list(trained.values())
+        passes = list(self.program.passes)
+        if len(passes) > 1:
+            inputs += [part[name] for part in passes for name in trained]
         with self.program.explained():
-            found = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
+            found = torch.autograd.grad(total, inputs, allow_unused=True)
+        must_use_the_same(list(trained), found[len(trained) :])
         gradients: dict[str, Tensor] = {}
-        for name, g in zip(trained, found, strict=True):
+        for name, g in zip(trained, found, strict=False):
             if g is not None:
                 gradients[name] = g
         return losses.detach(), gradients
@@ -188,7 +202,8 @@ class Stack:
         with evaluation_mode(self.program.model):
             if measure is None:
                 return self._losses(self.tensors, batch, shared=True)
-            program = Program(self.program.model, measure, self.program.precision)
+            old = self.program
+            program = Program(old.model, measure, old.precision, old.draws)
             values, _ = program.losses(self.tensors, batch, shared=True)
             return values
 
@@ -202,21 +217,32 @@ class Stack:
         if self.scale is not None:
             for name, tensor in self.scale.tensors().items():
                 state[f"loss:{name}"] = tensor
+        if self.program.draws is not None:
+            for name, tensor in self.program.draws.tensors().items():
+                state[f"{GENERATORS}{name}"] = tensor
         return state
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor], members: Sequence[int] | None = None) -> None:
         """Load what `state()` returned; for a larger stack, load only `members` of it."""
+        generators: dict[str, Tensor] = {}
         for name, tensor in self.state().items():
             values = state[name]
             if members is not None:
                 values = values[list(members)]
             tensor.copy_(values)
+            if name.startswith(GENERATORS):
+                generators[name.removeprefix(GENERATORS)] = tensor
+        if self.program.draws is not None:
+            self.program.draws.load(generators)
 
     @torch.no_grad()
     def keep(self, members: Iterable[int]) -> None:
         """Continue with these members only."""
-        chosen = torch.tensor(list(members), device=next(iter(self.parameters.values())).device)
+        members = list(members)
+        chosen = torch.tensor(members, device=self.device)
+        if self.program.draws is not None:
+            self.program.draws.keep(members)
         parameters: dict[str, Tensor] = {}
         for name, p in self.parameters.items():
             parameters[name] = p[chosen].clone().requires_grad_(p.requires_grad)

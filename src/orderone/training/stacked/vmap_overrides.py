@@ -22,7 +22,7 @@ functions that torch.vmap itself uses; they have no public names (`orderone.torc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -52,12 +52,13 @@ from orderone.training.stacked.constants import (
     is_constant,
 )
 from orderone.training.stacked.decisions import NO_ANSWER, QUESTIONS, answer
-from orderone.training.stacked.draws import draws
+from orderone.training.stacked.draws import MemberDraws, draws, generators_of_models
 from orderone.training.stacked.errors import NotStackable
 from orderone.training.stacked.experts import grouped_mm, histc
 from orderone.training.stacked.in_place import NewTensors, is_in_place
 from orderone.training.stacked.one_by_one import (
     SHAPED_BY_VALUES,
+    for_each_member,
     indexed,
     one_by_one,
     places_where,
@@ -67,6 +68,8 @@ from orderone.training.stacked.products import rows_by_weights
 from orderone.training.stacked.recurrent import RECURRENCES
 from orderone.training.stacked.tables import rows_of_tables
 
+# every access makes another object, and all of them are equal
+VERSION = frozenset([cast(Any, Tensor)._version.__get__])
 # Modules of torch whose functions are written in Python and call its operations.
 WRITTEN_IN_PYTHON = (functional.__name__, "torch.functional", TENSOR_METHODS_MODULE)
 
@@ -74,15 +77,17 @@ WRITTEN_IN_PYTHON = (functional.__name__, "torch.functional", TENSOR_METHODS_MOD
 class FastPaths(TorchFunctionMode):
     """Mode that replaces operations inside the function that vmap maps.
 
-    `members` is K; `constants` caches constants for CUDA graphs. With `same_draws`, all members
-    draw the random numbers of a stand-alone run (`draws.py`).
+    `members` is K; `constants` caches constants for CUDA graphs. With `draws`, members draw the
+    random numbers of their stand-alone runs (`draws.py`).
     """
 
-    def __init__(self, members: int, constants: Constants | None = None, same_draws: bool = False):
+    def __init__(
+        self, members: int, constants: Constants | None = None, draws: MemberDraws | None = None
+    ):
         super().__init__()
         self.members = members
         self.constants = constants
-        self.same_draws = same_draws
+        self.draws = draws
         self.running: list[FunctionType] = []
         self.new_tensors: NewTensors = NewTensors()
 
@@ -107,8 +112,14 @@ class FastPaths(TorchFunctionMode):
             return args[0]
         if self.constants is not None and is_constant(func, args):
             return self.constants.call(func, args, kwargs)
-        if self.same_draws and draws(func, args, kwargs):
-            return self._same_draw(func, args, kwargs)
+        if func in VERSION:
+            raise NotStackable(
+                "the forward pass reads the version counter (_version) of a tensor, which counts"
+                " other changes in a stack; trained one after another",
+                "reads-version",
+            )
+        if self.draws is not None and draws(func, args, kwargs):
+            return self._draw(self.draws, func, args, kwargs)
         path = PATHS.get(func)
         if path is not None:
             with outside_vmap():
@@ -126,29 +137,40 @@ class FastPaths(TorchFunctionMode):
         self.new_tensors.add(self, result)
         return result
 
-    def _same_draw(self, func: TorchFunction, args: Arguments, kwargs: NamedArguments) -> object:
-        """Run an operation that draws random numbers; all members draw the same ones.
+    def _draw(
+        self,
+        member_draws: MemberDraws,
+        func: TorchFunction,
+        args: Arguments,
+        kwargs: NamedArguments,
+    ) -> object:
+        """Run an operation that draws random numbers, for each member from its state.
 
         A generator that the model holds is refused: in a stack, members would draw from it in turn,
         and none would get the numbers of its stand-alone run.
         """
-        for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Generator) and leaf is not torch.default_generator:
-                raise NotStackable(
-                    "the forward pass draws from a torch.Generator of its own, which members of a"
-                    " stack would share; trained one after another",
-                    "draws-outside-torch",
-                )
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        if all(self.plain(x) for x in tensors):
+        leaves = tree_leaves((args, kwargs))
+        if generators_of_models(leaves):
+            raise NotStackable(
+                "the forward pass draws from a torch.Generator of its own, which members of a"
+                " stack would share; trained one after another",
+                "draws-outside-torch",
+            )
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        shared = all(self.plain(x) for x in tensors)
+        if shared and member_draws.find_common():
             with outside_vmap():
-                return func(*args, **kwargs)
-        if not self.known(*tensors):
-            return func(*args, **kwargs)
+                result = member_draws.once(lambda: func(*args, **kwargs))
+            self.new_tensors.add(self, result)
+            return result
+        if not shared and not self.known(*tensors):
+            return func(*args, **kwargs)  # another vmap maps it
         if is_in_place(func) and not self.mapped(args[0]):
-            self.new_tensors.give_members(self, func, args, kwargs)
+            self.new_tensors.give_members(self, func, args, kwargs, even_alone=True)
+            if not self.mapped(args[0]):
+                return func(*args, **kwargs)  # vmap says why this is not possible
         with outside_vmap():
-            results = one_by_one(func, self, *args, **kwargs)
+            results = for_each_member(func, self, *args, **kwargs)
         if is_in_place(func):
             return args[0]  # its rows were written to
         return tree_map(self.wrap_tensor, results)

@@ -5,7 +5,6 @@ the caller passes. So a comparison can give both ways the same gradients, and a 
 zero but for rounding, of which Adam makes a whole update, does not matter.
 """
 
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,19 +12,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from orderone.seeding import set_seed
 from orderone.torch_compat import tree_map
 from orderone.training.source import Batch, Source, moved
-from orderone.training.stacked.draws import GeneratorStates
+from orderone.training.stacked.draws import GeneratorStates, MemberDraws
 from orderone.training.stacked.stack import Stack
 from orderone.training.step import Step
 
-SEED = 0  # of random draws in both ways
-ELSEWHERE = 1000  # first seed of numpy and `random`, which differ between members
+EVALUATED = 100  # steps further, the seeds of an evaluation
 MakeStep: TypeAlias = Callable[[], Step]
 
 
@@ -47,19 +44,11 @@ class Way(ABC):
     """One way to train all members; results have a leading axis of members."""
 
     drew: bool = False  # whether a forward pass has drawn random numbers
-    states: GeneratorStates | None = None  # after the last forward pass
+    states: Sequence[GeneratorStates] = ()  # of the members after the last forward pass
 
     @abstractmethod
     def gradients(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Return losses and gradients of an update, from a fixed state of random generators."""
-
-    def _seed(self, step: int) -> GeneratorStates:
-        set_seed(SEED + step)
-        return GeneratorStates.now()
-
-    def _note_draws(self, before: GeneratorStates) -> None:
-        self.states = GeneratorStates.now()
-        self.drew = self.drew or not self.states.same(before)
 
     @abstractmethod
     def update(self, step: int, gradients: Mapping[str, Tensor]) -> None:
@@ -83,16 +72,24 @@ class Together(Way):
     stack: Stack
     data: Sequence[Sequence[Batch]]  # for each step, `accumulate` batches
     factors: Sequence[float]  # of the schedule, for each step
+    seeds: Sequence[int]  # of random draws, for each member
     held_out: Sequence[Batch] = ()
 
     def __post_init__(self) -> None:
-        self.stack.program.same_draws = True
+        self.draws: MemberDraws = self.stack.program.draws or MemberDraws(len(self.seeds))
+        self.stack.program.draws = self.draws
+
+    def _seed(self, step: int) -> None:
+        set_seed(self.seeds[0] + step)
+        self.draws.seed([seed + step for seed in self.seeds])
 
     def gradients(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        before = self._seed(step)
+        self._seed(step)
+        before = GeneratorStates.now()
         losses, gradients = self.stack.gradients(self.data[step])
         self.stack.unscale(gradients)
-        self._note_draws(before)
+        self.states = self.draws.states
+        self.drew = self.drew or not GeneratorStates.now().same(before)
         return losses, gradients
 
     def update(self, step: int, gradients: Mapping[str, Tensor]) -> None:
@@ -108,7 +105,7 @@ class Together(Way):
     def evaluate(self) -> Tensor | None:
         if not self.held_out:
             return None
-        set_seed(SEED)
+        self._seed(EVALUATED)
         return self.stack.evaluate(self.held_out[0])
 
 
@@ -123,9 +120,10 @@ class OneByOne(Way):
     """
 
     makers: Sequence[MakeStep]
+    seeds: Sequence[int]  # of random draws, for each member
     around: AbstractContextManager[object] = field(default_factory=nullcontext)
     absent: set[tuple[int, str]] = field(default_factory=set)  # members and tensors not reached
-    # Whether members draw the same numbers from numpy and `random`. In stand-alone runs they do
+    # Whether members draw the same numbers from numpy and `random`. With different seeds they do
     # not, and a stack cannot repeat that: a model that uses such numbers has to deviate from it.
     same_elsewhere: bool = False
     _made: dict[int, Step] = field(default_factory=dict)
@@ -143,20 +141,27 @@ class OneByOne(Way):
             self._made[k] = self.makers[k]()
         return self._made[k]
 
+    def _seed(self, k: int, step: int) -> None:
+        if self.same_elsewhere:
+            set_seed(self.seeds[0] + step)
+            torch.manual_seed(self.seeds[k] + step)
+        else:
+            set_seed(self.seeds[k] + step)
+
     def gradients(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         losses: list[Tensor] = []
         members: list[dict[str, Tensor]] = []
+        states: list[GeneratorStates] = []
         self.absent.clear()
         for k in reversed(range(len(self))):
             one = self.step_of(k)
-            before = self._seed(step)
-            if not self.same_elsewhere:
-                random.seed(ELSEWHERE + k)
-                np.random.seed(ELSEWHERE + k)
+            self._seed(k, step)
+            before = GeneratorStates.now()
             with self.around:
                 parts = one.backward(step)
                 one.unscale()
-            self._note_draws(before)
+            states.append(GeneratorStates.now())
+            self.drew = self.drew or not states[-1].same(before)
             losses.append(torch.stack(parts).mean())
             gradients: dict[str, Tensor] = {}
             for name, p in one.module.named_parameters():
@@ -165,6 +170,7 @@ class OneByOne(Way):
                 else:
                     gradients[name] = p.grad.detach().clone()
             members.append(gradients)
+        self.states = states[::-1]
         return torch.stack(losses[::-1]), _stacked(members[::-1])
 
     def update(self, step: int, gradients: Mapping[str, Tensor]) -> None:
@@ -183,8 +189,8 @@ class OneByOne(Way):
 
     def evaluate(self) -> Tensor | None:
         losses: list[Tensor] = []
-        for one in self.steps:
-            set_seed(SEED)
+        for k, one in enumerate(self.steps):
+            self._seed(k, EVALUATED)
             with self.around:
                 found = one.evaluate()
             if found is None:
@@ -206,13 +212,13 @@ def _stacked(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return stacked
 
 
-def rounded_otherwise(makers: Sequence[MakeStep], seed: int) -> OneByOne:
+def rounded_otherwise(makers: Sequence[MakeStep], seeds: Sequence[int], nudges: int) -> OneByOne:
     """Change every number that the members hold or read by at most one unit in the last place.
 
     A computation that rounds elsewhere cannot be expected to differ less than this makes it differ.
     """
-    generator = torch.Generator().manual_seed(seed)
-    return OneByOne([partial(_rounded_otherwise, make, generator) for make in makers])
+    generator = torch.Generator().manual_seed(nudges)
+    return OneByOne([partial(_rounded_otherwise, make, generator) for make in makers], seeds)
 
 
 def _rounded_otherwise(make: MakeStep, generator: torch.Generator) -> Step:
