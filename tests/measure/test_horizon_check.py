@@ -71,17 +71,18 @@ def test_tokens_change_outputs_between_noise_and_drift():
 
 
 def test_the_uncorrected_start_of_rmsprop_is_predicted():
-    """The noise of n steps is lr (sum_t 1 / (1 - alpha^t))^1/2, where a corrected average has
-    lr n^1/2."""
+    """Step t has the rate lr (1 - alpha^t)^-1/2; the prediction is between noise and drift."""
     found = check(batch_sizes=SIZES, optimizer="rmsprop", lr=3e-4, steps=8)
     frame: Any = found.exponents
     changes = frame[frame["quantity"] == "change"].set_index("module")
-    squares = {}
+    noise, drift = {}, {}
     for size in (32, 128):
-        alpha = 1 - 0.01 * size / 32
-        terms = [1 / (1 - alpha**t) for t in range(1, 8 * 128 // size + 1)]
-        squares[size] = size * sum(terms)
-    expected = 0.5 * math.log(squares[128] / squares[32]) / math.log(4)
+        fresh = 0.01 * size / 32
+        steps = range(1, 8 * 128 // size + 1)
+        noise[size] = size * sum(1 / (1 - (1 - fresh) ** t) for t in steps)
+        drift[size] = size * sum((1 - (1 - fresh) ** t) ** -0.5 for t in steps)
+    exponents = [math.log(x[128] / x[32], 4) for x in (noise, drift)]
+    expected = (exponents[0] / 2 + exponents[1]) / 2
     assert expected < -0.1
     assert changes["predicted"].to_numpy() == pytest.approx(expected)
     assert changes["exponent"][""] == pytest.approx(expected, abs=0.1)
