@@ -136,8 +136,9 @@ def sweep(
         lr: Learning rates of the smallest model (or of --base): 1e-4:1e-1:16 means 16 values in
             geometric progression; 1e-3,3e-3 is a list.
         weight_decay: Weight decay of the smallest model. Default: the default of torch.optim.
-        init: Start of the base, as for `orderone plan`: fan-in, or default=fan-in,readout=zero. To
-            compare several: --space init=keep,fan-in. Default: the values of the model's own code.
+        init: Initial values of the base, as for `orderone plan`: fan-in, or
+            default=fan-in,readout=zero. To compare several: --space init=keep,fan-in. Default: the
+            values of the model's own code.
         space: Another setting to try, as NAME=VALUES with values as for --lr: beta2=0.95,0.99, or
             the setting of a role, pattern or optimizer: lr.embedding=1e-3:1e-1:5,
             weight_decay.readout=0, init_scale.*.q_proj.weight=0.5,1. May be repeated.
