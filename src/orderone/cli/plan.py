@@ -93,10 +93,10 @@ def plan(
             default=3e-3,embedding=1e-2,*.q_proj.weight=1e-3. Default: the default of torch.optim.
         weight_decay: Weight decay tuned on the base, like --lr. Default: the default of
             torch.optim.
-        init: Initial values of the base: keep, fan-in, xavier, orthogonal, zero-readout, zero-residual,
-            completep, neural-tangent, hybrid or maximal-update; or one for each role or pattern of
-            tensors, which may also be zero or a size: default=fan-in,embedding=0.5,readout=zero.
-            Default: the values of the model's own code.
+        init: Initial values of the base: keep, fan-in, xavier, orthogonal, zero-readout,
+            zero-residual, completep, neural-tangent, hybrid or maximal-update; or one for each role
+            or pattern of tensors, which may also be zero or a size:
+            default=fan-in,embedding=0.5,readout=zero. Default: the values of the model's own code.
         init_scale: Factor of the base's initial sizes, like --lr. Default: 1.
         depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
             (1/L). Default: no scaling.
