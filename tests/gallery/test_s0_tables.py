@@ -177,7 +177,8 @@ def test_activations_change_by_order_one_at_the_largest_rates(optimizer, norm):
         (1, 2, 3, 4, 5, 6, 7, 8),
     )  # two answers each: no gradient can vanish
     setting = Setting(p, optimizer, steps=1, scale=scale, norm=norm, tokens=tokens, targets=targets)
-    frame = simulate(setting, widths=(32, 64, 128, 256, 512), seeds=16)
+    widths = (32, 64, 128, 256) if optimizer == "muon" else (32, 64, 128, 256, 512)
+    frame = simulate(setting, widths=widths, seeds=16)  # singular values of 512 x 512 take long
     fit, straight = fits(frame, confidence=0.9999), fits(frame, correction=False)
     for name in ("Δh1", "Δh2", "Δh3", "Δh4", "Δh5"):
         assert fit.low[name] <= 0 <= fit.high[name], (name, fit.loc[name])
