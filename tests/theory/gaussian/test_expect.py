@@ -7,6 +7,7 @@ import pytest
 from scipy.special import owens_t
 from support.errors import refuses
 
+from orderone.core.errors import InputError
 from orderone.theory import activations, gaussian
 from orderone.theory.gaussian.piecewise import resolve
 
@@ -155,3 +156,9 @@ def test_pairs_of_singular_functions():
 def test_pairs_of_length_zero():
     assert gaussian.expect_pair(np.cos, np.exp, (0.0, 2.0), 0.3).value == pytest.approx(math.e)
     assert gaussian.expect_pair(np.exp, np.cos, (2.0, 0.0), 0.3).value == pytest.approx(math.e)
+
+
+def test_orders_that_no_rule_has_are_refused():
+    with pytest.raises(InputError) as caught:
+        gaussian.average(np.sin, np.ones(1), 10**400, np.zeros(0))
+    assert caught.value.argument == "order"

@@ -8,11 +8,13 @@ the line, a longer line is used. If it is not negligible there either, the avera
 
 import numpy as np
 
+from orderone.core.exact import count
 from orderone.theory.gaussian.functions import Square, Values
 from orderone.theory.gaussian.growing import times_density
 from orderone.theory.gaussian.panels import FARTHEST, REACH, bare_line, cut_line, density, half_line
 
 ORDERS = (12, 16, 24, 32, 48, 64)
+LARGEST_ORDER = 1024
 CUT_ORDER = 16
 AGREE = 4e-15
 NEGLIGIBLE = 1e-17
@@ -30,6 +32,7 @@ def average(f: Values, q: np.ndarray, order: int | None, points: np.ndarray) -> 
     parts = []
     if order is None:
         return _cut_by_length(f, flat, points).reshape(np.shape(q))
+    order = count(order, "order", most=LARGEST_ORDER)
     step = max(1, MOST_NODES // len(half_line(order)[0]))
     for i in range(0, len(flat), step):
         parts.append(_smooth(f, flat[i : i + step], order))
