@@ -18,9 +18,9 @@ import torch
 import transformers
 from torch import nn
 
-import orderone as o1
 from orderone.data import denoising, images, language
 from studies.pieces import Piece, Records, command_line, run_command
+from studies.tables import header, line, transfer_cells
 
 FOLDER = Path(__file__).parent
 VOCAB = 256
@@ -299,35 +299,19 @@ def _pieces(row: Architecture, setting: Setting, rule: str) -> list[Piece]:
 def report(records: Records) -> None:
     """Print the table: drift with its interval, verdict, and the loss at the largest width."""
     frame = records.rows()
-    print(
-        "| architecture | rule | widths | drift of the best rate, octaves per doubling | verdict |"
-        " loss at the largest width: best, with the base's best rate |"
-    )
-    print("| --- | --- | --- | --- | --- | --- |")
+    print(header("architecture", "rule", "widths"))
     for name, rows in frame.groupby("architecture", sort=False):
         for rule in ("mup", "standard"):
             part = with_base(rows, rule)
-            if cast(int, part["width"].nunique()) > 1:
-                print(f"| {name} | {rule} | {' | '.join(cells(part))} |")
+            if len(set(part["width"])) > 1:
+                print(line([str(name), rule, *transfer_cells(part, "width")]))
 
 
 def with_base(rows: pandas.DataFrame, rule: str) -> pandas.DataFrame:
-    """Return the rows of a rule; the base, where all rules are the same, is part of each."""
+    """Return the rows of a rule, with those of the base, where all rules are the same."""
     is_base = rows["width"] == rows["width"].min()
     chosen = cast(pandas.DataFrame, rows[is_base | (rows["rule"] == rule)])
     return chosen.assign(rule=rule)
-
-
-def cells(rows: pandas.DataFrame) -> list[str]:
-    """Return widths, drift, verdict and losses of one line of the table."""
-    study = o1.Transfer.from_frame(rows.drop(columns=["piece", "architecture", "data", "seconds"]))
-    rule = str(rows["rule"].iloc[0])
-    drift = study.drift[rule]
-    largest = study.frame.iloc[-1]
-    widths = ", ".join(str(size) for size in study.frame["width"])
-    move = f"{drift.slope:+.2f} [{drift.low:+.2f}, {drift.high:+.2f}]"
-    losses = f"{largest['loss']:.3f}, +{largest['regret']:.3g}"
-    return [widths, move, drift.verdict, losses]
 
 
 def pack(folder: str, file: str) -> None:

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import pandas
 
-import orderone as o1
 from orderone.data import Language, language
 from studies.llama import llama
 from studies.pieces import Piece, Records, command_line, run_command
+from studies.tables import header, line, transfer_cells
 
 FOLDER = Path(__file__).parent
 RULES = ("none", "sqrt", "completep")
@@ -96,32 +96,13 @@ def _piece(scale: Scale, device: str, optimizer: str, rule: str, depth: int) -> 
 def report(records: Records) -> None:
     """Print drift and verdict of every rule, and the losses of all depths at their best rates."""
     frame = records.rows()
-    print(
-        "| optimizer | depth rule | depths | drift of the best rate, octaves per doubling |"
-        " verdict | best losses | with the rate of the smallest depth: higher by |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print(header("optimizer", "depth rule", "layers"))
     for optimizer, rows in frame.groupby("optimizer", sort=False):
         for rule in RULES:
             part = cast(pandas.DataFrame, rows[rows["depth_rule"].isin(["base", rule])])
             if len(set(part["depth"])) > 1:
-                print(f"| {optimizer} | {rule} | {' | '.join(cells(part))} |")
-
-
-def cells(rows: pandas.DataFrame) -> list[str]:
-    """Return depths, drift, verdict and losses of one line of the table."""
-    rate = rows["lr.muon"] if rows["optimizer"].iloc[0] == "muon" else rows["lr"]
-    table = rows[["depth", "seed", "loss", "diverged"]].assign(lr=rate)
-    study = o1.Transfer.from_frame(table, over="depth")
-    drift = next(iter(study.drift.values()))
-    losses = ", ".join(f"{loss:.3f}" for loss in study.frame["loss"])
-    return [
-        ", ".join(str(depth) for depth in study.frame["depth"]),
-        f"{drift.slope:+.2f} [{drift.low:+.2f}, {drift.high:+.2f}]",
-        drift.verdict,
-        losses,
-        f"{study.frame.iloc[-1]['regret']:.3g}",
-    ]
+                rate = "lr.muon" if optimizer == "muon" else "lr"
+                print(line([str(optimizer), rule, *transfer_cells(part, "depth", rate)]))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,8 +12,12 @@ import torch
 from studies.architectures import run as architectures
 from studies.batch_tokens import run as batch_tokens
 from studies.depth import run as depth
+from studies.experts import run as experts
 from studies.ladder import run as ladder
+from studies.optimizers import run as optimizers
 from studies.pieces import Records
+
+ALL = [architectures, batch_tokens, depth, experts, ladder, optimizers]
 
 
 def start(study, folder, *options):
@@ -33,12 +37,12 @@ def test_architectures(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("study", [architectures, batch_tokens, depth, ladder])
+@pytest.mark.parametrize("study", ALL)
 def test_all_pieces(study, tmp_path, capsys):
     assert start(study, tmp_path) == 0
     capsys.readouterr()
     assert start(study, tmp_path, "--report") == 0
-    assert len(capsys.readouterr().out.splitlines()) > 4
+    assert len(capsys.readouterr().out.splitlines()) > 3
 
 
 def test_ladder(tmp_path, capsys):
@@ -123,7 +127,21 @@ def test_the_exponents_of_batch_and_tokens_are_those_of_a_known_law():
     assert text.startswith("+0.50 ")
 
 
-@pytest.mark.parametrize("study", [architectures, ladder, depth, batch_tokens])
+@pytest.mark.parametrize("study", ALL)
 def test_a_report_without_records_says_so(study, tmp_path):
     with pytest.raises(SystemExit):
         start(study, tmp_path, "--report")
+
+
+def test_optimizers(tmp_path, capsys):
+    assert start(optimizers, tmp_path, "--only", "muon-match-rms") == 0
+    capsys.readouterr()
+    assert start(optimizers, tmp_path, "--report") == 0
+    assert "| muon-match-rms | 32, 64 |" in capsys.readouterr().out
+
+
+def test_experts(tmp_path, capsys):
+    assert start(experts, tmp_path, "--only", "base,none") == 0
+    capsys.readouterr()
+    assert start(experts, tmp_path, "--report") == 0
+    assert "| none | 4, 8 |" in capsys.readouterr().out
