@@ -61,5 +61,5 @@ def test_a_width_that_cannot_be_built_is_failed():
 
 
 def test_a_seed_that_torch_cannot_take_is_named():
-    with pytest.raises(ValueError, match="^seed: "):
+    with pytest.raises(ValueError, match=r"^seed: "):
         run(mlp, {"lr": [1e-3], "seed": [2**70]}, widths=[8])

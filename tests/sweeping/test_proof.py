@@ -1,5 +1,6 @@
 """A stack proves itself: models that no list of attributes covers train as alone, or are named."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -312,3 +313,26 @@ def test_the_pair_has_different_seeds_where_there_are_some():
     with pytest.raises(NotStackable) as caught:
         verify(job, trials)
     assert caught.value.code == "stack-deviates"
+
+
+class InPlace(nn.Module):
+    """Writes into its inputs, and counts its calls where no attribute shows it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.head = nn.Linear(INPUTS, width), nn.Linear(width, CLASSES)
+        self.scales = itertools.cycle([1.0, 0.5, 0.25])
+
+    def forward(self, x):
+        x.mul_(0.5)
+        scale = next(self.scales) if self.training else 1.0
+        return self.head(torch.tanh(scale * self.first(x)))
+
+
+def test_a_comparison_of_speed_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setattr("orderone.sweeping.stacked.comparison.WORTH_MEASURING", 1)
+    monkeypatch.setattr("orderone.sweeping.stacked.comparison.MARGIN", 1e9)
+    found, wanted = both(InPlace)
+    for outcome, expected in zip(found, wanted, strict=True):
+        assert outcome.facts["engine"] == "stacked"
+        np.testing.assert_allclose(outcome.losses, expected.losses, rtol=1e-9)

@@ -28,12 +28,8 @@ MARGIN = 1.1  # slower by less is noise
 
 
 def worth_comparing(job: Job, proof: Proof, trials: Sequence[Trial]) -> bool:
-    """Return whether to measure both ways.
-
-    Models that draw random numbers are stacked without a comparison: their losses would depend on
-    its result.
-    """
-    if torch.device(job.device).type != "cpu" or not proof.how or proof.draws:
+    """Return whether to measure both ways."""
+    if torch.device(job.device).type != "cpu" or not proof.how:
         return False
     steps = min(job.settings_of(trial).steps for trial in trials)
     return steps * job.accumulate >= WORTH_MEASURING
@@ -42,7 +38,7 @@ def worth_comparing(job: Job, proof: Proof, trials: Sequence[Trial]) -> bool:
 def must_be_faster(job: Job, trials: Sequence[Trial], stack: Stack, first: FirstBatches) -> None:
     """Raise NotStackable if a step of the stack takes longer than one of each member alone.
 
-    The stack is as before afterwards.
+    The stack has been trained afterwards: use another one.
     """
     with preserved():
         together = _seconds_together(stack, first)
@@ -56,9 +52,10 @@ def must_be_faster(job: Job, trials: Sequence[Trial], stack: Stack, first: First
 
 
 def _seconds_together(stack: Stack, first: FirstBatches) -> float:
-    before = {name: x.detach().clone() for name, x in stack.state().items()}
-    seconds = [_timed(lambda b=batches: stack.step(*b)) for batches in first.by_step.values()]
-    stack.load(before)
+    seconds: list[float] = []
+    for batches in first.by_step.values():
+        copies = tree_map(_copy, batches)  # models may write into their inputs
+        seconds.append(_timed(lambda b=copies: stack.step(*b)))
     return min(seconds)
 
 
@@ -78,7 +75,11 @@ def _seconds_alone(job: Job, trial: Trial, first: FirstBatches) -> float:
 
 
 def _first_row(leaf: object) -> object:
-    return leaf[0] if isinstance(leaf, Tensor) else leaf
+    return leaf[0].clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _copy(leaf: object) -> object:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -17,7 +17,6 @@ from orderone.sweeping.stacked.unfinished import saved_proof, unfinished
 from orderone.sweeping.stacked.verify import NOT_PROVED, verify
 from orderone.sweeping.trial import Trial
 from orderone.training.outcome import Outcome
-from orderone.training.stacked.alike import description
 
 DEPEND_ON_STEPS = ("linear", "cosine")
 
@@ -71,10 +70,9 @@ def _run(
             proof, first_batches = verify(job, trials)
         training = StackedTraining(job, trials, checkpoint, proof or NOT_PROVED, first_batches)
         if if_faster and first_batches is not None and worth_comparing(job, training.proof, trials):
-            model_before = description(training.stack.program.model)
             must_be_faster(job, trials, training.stack, first_batches)
-            if description(training.stack.program.model) != model_before:
-                training = StackedTraining(job, trials, checkpoint, training.proof, first_batches)
+            # a new one: the forward passes may have changed something that no attribute shows
+            training = StackedTraining(job, trials, checkpoint, training.proof, first_batches)
         for outcome in training.run(report):
             ended.add(outcome.key)
             yield outcome
