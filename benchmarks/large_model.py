@@ -9,6 +9,7 @@ every ten steps. Floating point operations of a token: 6 N + 6 layers width leng
 without embeddings; causal attention). `small` runs on a CPU, to test the script.
 """
 
+import gc
 import sys
 import time
 from itertools import pairwise
@@ -42,8 +43,7 @@ def llama(width: int) -> nn.Module:
         max_position_embeddings=LENGTH,
         use_cache=False,
     )
-    with torch.device(DEVICE):
-        return LlamaForCausalLM(config)
+    return LlamaForCausalLM(config)
 
 
 class Data:
@@ -80,10 +80,10 @@ def by_hand(model: nn.Module, data: Data) -> None:
 
 
 def by_train(model: nn.Module, data: Data) -> None:
-    base = llama(WIDTH // 2)
+    with torch.device(DEVICE):
+        base = llama(WIDTH // 2)
     plan = o1.plan(model, base=base, optimizer="adamw", lr=1e-4, inputs=data.batch)
     del base
-    plan.apply(fresh=True)  # the weights were trained by the turn before
     o1.train(
         plan,
         lambda step, seed: data.read(step, seed),
@@ -102,8 +102,8 @@ def wait() -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    model = llama(WIDTH)
-    trained = sum(p.numel() for p in model.parameters()) - 2 * VOCAB * WIDTH
+    with torch.device("meta"):
+        trained = sum(p.numel() for p in llama(WIDTH).parameters()) - 2 * VOCAB * WIDTH
     operations = (6 * trained + 6 * LAYERS * WIDTH * LENGTH) * BATCH * LENGTH
     print(f"{trained / 1e9:.2f} billion parameters without embeddings, torch {torch.__version__}")
     records = Records(JSON)
@@ -112,7 +112,11 @@ def main() -> None:
         for name, way in (("by hand", by_hand), ("o1.train", by_train)):
             data = Data()
             started = time.perf_counter()
+            with torch.device(DEVICE):
+                model = llama(WIDTH)
             way(model, data)
+            del model
+            gc.collect()
             found[name] += data.seconds()
             print(f"turn {turn}, {name}: {time.perf_counter() - started:.0f} s in all", flush=True)
             records.add(f"large model: {name}", found[name])

@@ -695,7 +695,7 @@ SWEEP: dict[str, str] = {
         " results are the same up to rounding. stacked=True stacks them without a comparison."
     ),
     "compile-failed": (
-        "The compiler of torch (torch.compile) failed on the passes of a stack. The stack was"
+        "The compiler of torch failed on the step of a stack, or took more than 90 s. The stack was"
         " trained without it, which is slower and gives the same results up to rounding. The"
         " message has the error of torch. Pass compile=False to train without it from the start."
     ),

@@ -96,8 +96,7 @@ class Execution:
         stacked: "auto" trains trials of the same shape in one program where that is possible,
             False never does, True raises an error where it is not possible.
         device: By default a GPU if there is one.
-        compile: Whether stacked training uses torch.compile; by default on a GPU if it saves
-            time.
+        compile: Whether the steps of stacks are compiled; by default on a GPU if it saves time.
         graphs: Whether training uses CUDA graphs; by default if they save time.
         deterministic: Whether to use only kernels that give the same bits every time. They may be
             slower, and torch raises an error where it has none.

@@ -168,9 +168,9 @@ def sweep(
             stand-alone runs; dropout and other random draws of a forward pass have other values
             with the same distribution.
         device: By default a GPU if there is one.
-        compile: Whether stacked training uses torch.compile for its updates, and on a GPU for the
-            passes of captured steps. By default it does on a GPU if the study is long enough to
-            save more time than compiling takes.
+        compile: Whether the steps of stacks are compiled. By default (None) they are, on a GPU, if
+            the study is long enough to save more time than compiling takes; `notes` says the
+            choice. If compiling fails or takes more than 90 seconds, stacks are trained without it.
         graphs: Whether training uses CUDA graphs; by default if they save time.
         deterministic: Whether to use only kernels that give the same bits every time. They may be
             slower, and torch raises an error where it has none.
