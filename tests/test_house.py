@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from support.warm import WARM
+from support.warm import LIBRARY, WARM
 
 ROOT = Path(__file__).parents[1]
 
@@ -105,7 +105,7 @@ def test_documents_run_as_printed(page):
     assert blocks
     for code, output in blocks:
         promised = re.findall(r"^print.*  # (.*)", code, flags=re.M) + output.splitlines()
-        result = WARM.code(code, cwd=ROOT)
+        result = WARM.code(code, LIBRARY, cwd=ROOT)
         assert result.returncode == 0, result.stderr
         printed = [line.rstrip() for line in result.stdout.splitlines()]
         assert printed == [line.rstrip() for line in promised]

@@ -3,6 +3,9 @@
 A program that a test starts is a process of its own, as a user's is, but it does not spend seconds
 on torch and transformers. orderone is not loaded in the server: the program imports it itself, and
 without the type checker of the tests. Tests of what is imported when start a plain Python instead.
+
+`code(..., loaded=LIBRARY)` forks from a second server, itself a fork of the first, which has loaded
+these modules too: a hundred examples of the documentation need not import the library again.
 """
 
 import atexit
@@ -20,10 +23,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 HEAVY = ("numpy", "scipy.integrate", "scipy.stats", "pandas", "torch", "torch._dynamo")
 MODELS = ("LlamaForCausalLM", "GPT2LMHeadModel", "AutoConfig")  # transformers loads them lazily
+LIBRARY = ("orderone.planning", "orderone.measure", "orderone.sweeping", "orderone.training.train")
 
 
 class WarmPython:
@@ -32,9 +36,11 @@ class WarmPython:
     def __init__(self) -> None:
         self._server: subprocess.Popen[str] | None = None
 
-    def code(self, code: str, **options: Any) -> "subprocess.CompletedProcess[str]":
-        """Run `python -c code`."""
-        return self._run({"code": code}, ["-c"], **options)
+    def code(
+        self, code: str, loaded: Sequence[str] = (), **options: Any
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run `python -c code`, with the modules in `loaded` imported already."""
+        return self._run({"code": code, "loaded": list(loaded)}, ["-c"], **options)
 
     def module(self, *words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
         """Run `python -m words...`."""
@@ -42,7 +48,7 @@ class WarmPython:
 
     def _run(
         self,
-        program: dict[str, str],
+        program: dict[str, Any],
         words: Sequence[str],
         *,
         cwd: str | Path | None = None,
@@ -86,22 +92,52 @@ def orderone(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
 
 
 def serve() -> None:
-    """Fork for every request and reply with the exit code."""
+    """Load the heavy packages; fork for every request and reply with the exit code."""
     sys.path.pop(0)  # this folder
     for name in HEAVY:
         importlib.import_module(name)
     transformers = importlib.import_module("transformers")
     for name in MODELS:
         getattr(transformers, name)
+    _answer(sys.stdin, os.fdopen(os.dup(1), "w"))
+
+
+def _answer(requests: IO[str], replies: IO[str], loaded: Sequence[str] = ()) -> None:
+    """Fork for every request, or pass it on to a server that has loaded more."""
     gc.freeze()  # children share the memory of what is loaded
-    replies = os.fdopen(os.dup(1), "w")
-    for line in sys.stdin:
+    others: dict[tuple[str, ...], tuple[IO[str], IO[str]]] = {}
+    for line in requests:
         request = json.loads(line)
+        wanted = tuple(request.get("loaded", ()))
+        if wanted != tuple(loaded):
+            if wanted not in others:
+                others[wanted] = _server_with(wanted, replies)
+            to_server, from_server = others[wanted]
+            print(line.strip(), file=to_server, flush=True)
+            print(from_server.readline().strip(), file=replies, flush=True)
+            continue
         child = os.fork()
         if child == 0:
             replies.close()
             os._exit(_become(request))
         print(json.dumps(_wait(child, request["timeout"])), file=replies, flush=True)
+
+
+def _server_with(modules: Sequence[str], replies: IO[str]) -> tuple[IO[str], IO[str]]:
+    """Fork a server that loads `modules`; return its input and its output."""
+    requests_end, to_server = os.pipe()
+    from_server, replies_end = os.pipe()
+    if os.fork() == 0:
+        os.close(to_server)
+        os.close(from_server)
+        replies.close()
+        for name in modules:
+            importlib.import_module(name)
+        _answer(os.fdopen(requests_end), os.fdopen(replies_end, "w"), modules)
+        os._exit(0)
+    os.close(requests_end)
+    os.close(replies_end)
+    return os.fdopen(to_server, "w"), os.fdopen(from_server)
 
 
 def _wait(child: int, timeout: float) -> int | None:
