@@ -4,6 +4,7 @@ import pytest
 import torch
 from support.stacked_subjects import SUBJECTS, mlp
 
+import orderone as o1
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
@@ -12,6 +13,7 @@ from orderone.sweeping.stacked.capacity import USABLE, capacity
 from orderone.sweeping.stacked.run import equal_size
 from orderone.sweeping.stacked.training import StackedTraining
 from orderone.training.source import Source
+from orderone.training.stacked import compiling
 
 MIB = 1 << 20
 
@@ -149,3 +151,66 @@ def test_a_comparison_changes_no_loss(monkeypatch):
     forced = list(Engine(j, None, True).run(trials(j)))
     assert [o.losses.tolist() for o in compared] == [o.losses.tolist() for o in forced]
     assert {outcome.facts["engine"] for outcome in compared} == {"stacked"}
+
+
+# --- compilation on a CPU -------------------------------------------------------------------------
+
+
+def losses_of(**options):
+    return o1.sweep(
+        mlp,
+        space={"lr": [1e-3, 1e-2], "seed": range(2)},
+        widths=[8],
+        data=batch,
+        steps=4,
+        stacked=True,
+        device="cpu",
+        progress=False,
+        **options,
+    )
+
+
+def as_list(result) -> list[list[float]]:
+    return [outcome.losses.tolist() for outcome in result.outcomes.values()]
+
+
+def test_a_sweep_with_a_program_has_the_same_losses(monkeypatch):
+    """The compiler is replaced; the traced step, its inputs and its reuse are real."""
+    compiled: list[object] = []
+
+    def compile_graph(operations, inputs, options):
+        compiled.append(operations)
+        return operations
+
+    monkeypatch.setattr(compiling, "compile_graph", compile_graph)
+    compiling.forget_programs()
+    found = losses_of(compile=True)
+    assert {outcome.facts["compiled"] for outcome in found.outcomes.values()} == {True}
+    assert len(compiled) == 1
+    expected = losses_of(compile=False)
+    assert {outcome.facts["compiled"] for outcome in expected.outcomes.values()} == {False}
+    for ours, theirs in zip(as_list(found), as_list(expected), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
+    losses_of(compile=True)
+    assert len(compiled) == 1  # the second study uses the program of the first
+    compiling.forget_programs()
+
+
+def test_a_failed_compilation_is_noted(monkeypatch):
+    def fails(*args):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(compiling, "compile_graph", fails)
+    compiling.forget_programs()
+    found = losses_of(compile=True)
+    assert [note.endswith("[compile-failed]") for note in found.notes] == [True]
+    assert as_list(found) == as_list(losses_of(compile=False))
+
+
+@pytest.mark.slow
+def test_a_compiled_sweep():
+    compiling.forget_programs()
+    found = losses_of(compile=True)
+    assert {outcome.facts["compiled"] for outcome in found.outcomes.values()} == {True}
+    for ours, theirs in zip(as_list(found), as_list(losses_of(compile=False)), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5)
