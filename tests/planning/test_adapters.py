@@ -185,17 +185,19 @@ def _peft_model(rank: int, **settings: object) -> nn.Module:
     )
 
 
+@pytest.mark.parametrize("dora", [False, True])
 @pytest.mark.parametrize(("rslora", "factor"), [(False, 1.0), (True, 4**-0.5)])
-def test_unmodified_peft_models_are_planned_applied_and_trained(rslora, factor):
+def test_unmodified_peft_models_are_planned_applied_and_trained(rslora, factor, dora):
     """The example batch comes from the configuration of the model inside."""
-    model = _peft_model(16, use_rslora=rslora)
-    plan = o1.plan(model, base=_peft_model(4, use_rslora=rslora), lr=1e-3)
+    settings = {"use_rslora": rslora, "use_dora": dora}
+    model = _peft_model(16, **settings)
+    plan = o1.plan(model, base=_peft_model(4, **settings), lr=1e-3)
     assert "rank x4 (4 -> 16)" in plan.headline
     assert plan.notes == ()
     for row in plan.rows:
         if "lora_B" in row.name:
             assert row.lr == pytest.approx(1e-3 * factor)
-        elif "lora_A" in row.name:
+        elif "lora_A" in row.name or "magnitude" in row.name:
             assert row.lr == pytest.approx(1e-3)
         else:
             assert not row.trained
