@@ -52,6 +52,7 @@ KINDS = ("lr", "init", "decay", "multiplier")
 POWERS = (-1.0, -0.5, 0.5, 1.0)
 WEIGHT_DECAY = 0.1
 SEEDS = 2
+SEEDS_PER_SAMPLE = 1000  # more than a sample of healthy networks needs
 SAME_LOSS = 1e-3
 FROZEN = {"lora": ("hid.*",)}
 
@@ -274,15 +275,19 @@ def sample(count: int, seed: int) -> list[Fault]:
     return faults
 
 
-def healthy(count: int) -> list[Fault]:
-    """Return healthy networks, each in turn with every optimizer, in both forms and new seeds."""
+def healthy(count: int, seed: int = 0) -> list[Fault]:
+    """Return healthy networks, each in turn with every optimizer, in both forms and new seeds.
+
+    Another `seed` gives another order and other initial weights.
+    """
     cases = []
     pairs = [(name, optimizer) for name in ARCHITECTURES for optimizer in OPTIMIZERS]
-    random.Random(0).shuffle(pairs)
+    random.Random(seed).shuffle(pairs)
     for number in range(count):
         architecture, optimizer = pairs[number % len(pairs)]
         planned = number % 2 == 0 and optimizer != "sgd+momentum"
-        cases.append(Fault(architecture, optimizer, seed=number // len(pairs), planned=planned))
+        weights = SEEDS_PER_SAMPLE * seed + number // len(pairs)
+        cases.append(Fault(architecture, optimizer, seed=weights, planned=planned))
     return cases
 
 
@@ -331,8 +336,9 @@ def main(path: Path, arguments: list[str]) -> None:
         results = [json.loads(line) for line in path.read_text().splitlines()]
     if arguments != ["table"]:
         options = dict(argument.split("=") for argument in arguments)
-        cases = sample(int(options.get("faults", 400)), int(options.get("seed", 0)))
-        cases += healthy(int(options.get("healthy", 100)))
+        seed = int(options.get("seed", 0))
+        cases = sample(int(options.get("faults", 400)), seed)
+        cases += healthy(int(options.get("healthy", 100)), seed)
         done = {result["key"] for result in results}
         for case in cases:
             if case.key in done:
