@@ -147,7 +147,7 @@ class SettingsJudge:
             return 0.0
         start = self._start_excess(name, theory)
         read = theory.exponent(name, lambda row: row.factors.gauge)
-        if read and abs(start - read) <= BOUNDARY:
+        if self.study.in_width and read and abs(start - read) <= BOUNDARY:
             return 0.0
         if row.role == Role.VECTOR or not start:  # biases start with any size
             sibling = f"{name.rpartition('.')[0]}.weight"
