@@ -114,6 +114,7 @@ def site(tmp_path_factory):
     shutil.copytree(DOCS, root / "docs")  # a link to it would lead out of the project
     for file in ("CHANGELOG.md", "mkdocs.yml"):
         shutil.copy(ROOT / file, root)
+    shutil.copytree(ROOT / "studies", root / "studies")  # pages show their protocols
     (root / "src").symlink_to(ROOT / "src")
     result = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict"],

@@ -61,6 +61,7 @@ __all__ = [
     "RNN_WEIGHT_LISTS",
     "SEQUENTIAL_MILESTONES",
     "TENSOR_METHODS_MODULE",
+    "TENSOR_VERSION",
     "DisableTorchFunction",
     "OpOverload",
     "TorchDispatchMode",
@@ -334,6 +335,10 @@ MODULE_HOOKS = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
+
+# Getters of Tensor._version, the number of in-place writes: stacked training recognises reads; all.
+# Every access makes another object, and all of them are equal.
+TENSOR_VERSION = frozenset([attrgetter("_version")(Tensor).__get__])
 
 # Module of Tensor's methods that are written in Python: stacked training inspects them; all.
 TENSOR_METHODS_MODULE = "torch._tensor"

@@ -262,7 +262,9 @@ def test_explain_prints_the_explanation_of_a_code():
 
 def test_explain_lists_all_codes_in_their_sections():
     listed = orderone("explain").out
-    assert set(re.findall(r"^  ([a-z]+(?:-[a-z0-9]+)+)\b", listed, flags=re.M)) == set(EXPLANATIONS)
+    assert set(re.findall(r"^  ([a-z0-9]+(?:-[a-z0-9]+)+)\b", listed, flags=re.M)) == set(
+        EXPLANATIONS
+    )
     assert (
         listed.index("Any function") < listed.index("unknown-name") < listed.index("Command line")
     )

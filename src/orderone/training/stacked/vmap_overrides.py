@@ -22,7 +22,7 @@ functions that torch.vmap itself uses; they have no public names (`orderone.torc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from torch.overrides import TorchFunctionMode
 
 from orderone.torch_compat import (
     TENSOR_METHODS_MODULE,
+    TENSOR_VERSION,
     add_batch_dim,
     current_vmap_level,
     get_unwrapped,
@@ -68,8 +69,6 @@ from orderone.training.stacked.products import rows_by_weights
 from orderone.training.stacked.recurrent import RECURRENCES
 from orderone.training.stacked.tables import rows_of_tables
 
-# every access makes another object, and all of them are equal
-VERSION = frozenset([cast(Any, Tensor)._version.__get__])
 # Modules of torch whose functions are written in Python and call its operations.
 WRITTEN_IN_PYTHON = (functional.__name__, "torch.functional", TENSOR_METHODS_MODULE)
 
@@ -112,7 +111,7 @@ class FastPaths(TorchFunctionMode):
             return args[0]
         if self.constants is not None and is_constant(func, args):
             return self.constants.call(func, args, kwargs)
-        if func in VERSION:
+        if func in TENSOR_VERSION:
             raise NotStackable(
                 "the forward pass reads the version counter (_version) of a tensor, which counts"
                 " other changes in a stack; trained one after another",
