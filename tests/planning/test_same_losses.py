@@ -1,6 +1,8 @@
 """A model that is wrapped, copied, moved or reloaded trains exactly as after build, plan, apply."""
 
 import copy
+import fcntl
+import os
 from functools import cache
 from typing import Any
 
@@ -167,9 +169,18 @@ def test_gradients_of_a_function_of_the_parameters(name):
 
 @pytest.fixture(scope="module")
 def parallel(tmp_path_factory):
-    folder = str(tmp_path_factory.mktemp("processes"))
-    spawn(process, args=(folder,), nprocs=PROCESSES)
-    return torch.load(f"{folder}/results.pt")
+    """Train once, also if several processes of pytest-xdist run tests of this file."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / "same-losses"
+    folder.mkdir(exist_ok=True)
+    results = folder / "results.pt"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not results.exists():
+            spawn(process, args=(str(folder),), nprocs=PROCESSES)
+    return torch.load(results)
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if "never" not in job])
