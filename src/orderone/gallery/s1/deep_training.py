@@ -133,7 +133,8 @@ class Run:
             OPTIMIZERS[training.optimizer](model.parameters(), lr=rate)
             for model, rate in zip(models, members.rates, strict=True)
         ]
-        return Stack(models, optimizers, compile=self.cuda)
+        # not compiled: every depth would be another program
+        return Stack(models, optimizers)
 
     def apart(self) -> AbstractContextManager[object]:
         if self.cuda:
