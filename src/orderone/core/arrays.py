@@ -2,8 +2,8 @@
 
 numpy is the default; arrays of another library, such as torch, stay in it. Single precision stays
 single if every array is single. Python numbers take the type of the arrays beside them; whole
-numbers become double. array-api-compat recognises torch tensors, so this module does not import
-torch.
+numbers become double. Scalars of numpy beside arrays of another library count as Python numbers.
+array-api-compat recognises torch tensors, so this module does not import torch.
 """
 
 from types import ModuleType
@@ -18,14 +18,17 @@ from orderone.core.inputs import Array, ArrayLike
 def together(**values: ArrayLike) -> tuple[ModuleType, *tuple[Array, ...]]:
     """Return (namespace, array, array, ...), with one floating type on one device.
 
-    The arrays are not broadcast yet.
+    The arrays are not broadcast yet. Raise an InputError if they are of several libraries.
     """
     arrays: list[Array] = [value for value in values.values() if is_array_api_obj(value)]
+    if any(is_torch_array(x) for x in arrays):
+        arrays = [x for x in arrays if not isinstance(x, np.generic)]
+        values = {name: _plain(value) for name, value in values.items()}
     if not arrays:
         xp = array_namespace(np.empty(0))
         target_device = None
     else:
-        xp = array_namespace(*arrays)
+        xp = _one_namespace(arrays, list(values))
         target_device = device(arrays[0])
     floating_types = [x.dtype for x in arrays if xp.isdtype(x.dtype, "real floating")]
     if floating_types and len(floating_types) == len(arrays):
@@ -33,6 +36,23 @@ def together(**values: ArrayLike) -> tuple[ModuleType, *tuple[Array, ...]]:
     else:
         dtype = xp.float64
     return xp, *(_read(value, name, xp, dtype, target_device) for name, value in values.items())
+
+
+def _plain(value: ArrayLike) -> ArrayLike:
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def _one_namespace(arrays: list[Array], names: list[str]) -> ModuleType:
+    try:
+        return array_namespace(*arrays)
+    except TypeError as error:
+        raise InputError(
+            f"{', '.join(names)}: expected arrays of one library, got several; convert them first,"
+            " for example with torch.as_tensor",
+            argument=names[0],
+        ) from error
 
 
 def _read(value: ArrayLike, name: str, xp: ModuleType, dtype: object, target: object) -> Array:
