@@ -165,8 +165,8 @@ def sweep(
         pruner: "median", "halving" or a pruner of Optuna: stops poor trials early.
         stacked: "auto" trains trials of the same shape in one program where that is possible,
             False never does, True raises an error where it is not possible. Losses are those of
-            stand-alone runs; dropout and other random draws of a forward pass have other values
-            with the same distribution.
+            stand-alone runs; on a GPU, dropout and other random draws of a forward pass have other
+            values with the same distribution.
         device: By default a GPU if there is one.
         compile: Whether the steps of stacks are compiled. By default (None) they are, on a GPU, if
             the study is long enough to save more time than compiling takes; `notes` says the
