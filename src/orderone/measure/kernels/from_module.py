@@ -82,7 +82,7 @@ MOVES = {
 # Functions of one tensor and numbers that treat each entry alone
 WITH_NUMBERS = {"pow", "add", "sub", "mul", "div", "truediv", "rsub", "neg", "float_power"}
 Traced: TypeAlias = Value | Scores | Statistic
-NORM_ARGUMENTS = {
+NORM_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
     "rms_norm": ("input", "normalized_shape", "weight", "eps"),
     "batch_norm": (
@@ -242,8 +242,8 @@ class Layers(TorchFunctionMode):
         self.used: set[int] = set()
         self.table: int | None = None
         self.slices: dict[int, dict[frozenset[int], Node]] = {}
-        self.constants = Constants(parameters)
-        self.attention = TracedAttention(self, training)
+        self.constants: Constants = Constants(parameters)
+        self.attention: TracedAttention = TracedAttention(self, training)
 
     def keep(self, value: Traced) -> None:
         self.values[id(value.tensor)] = value

@@ -42,7 +42,7 @@ class CompiledStep(FixedStep):
         super().__init__(stack, batches)
         self._program: TracedStep | None = None
         if len(batches) != 1:
-            self.compile_error = (
+            self.compile_error: str | None = (
                 "without a CUDA graph, only steps without accumulation are compiled"
             )
             return
@@ -60,8 +60,8 @@ class CompiledStep(FixedStep):
             return
         finally:
             stack.load(before)
-        self.compiled = True
-        self.compile_seconds = time.monotonic() - started
+        self.compiled: bool = True
+        self.compile_seconds: float = time.monotonic() - started
         self._program = program
 
     def __call__(self, *batches: Batch, factor: float | None = None) -> Tensor:

@@ -101,16 +101,17 @@ class CapturedStep(FixedStep):
             return []
         guess = estimate(passes.operations.graph, self.steps, stack.device)
         if self.steps:
-            self.compile_choice = f"{'compiled' if guess.pays else 'not compiled'} ({guess})"
+            choice = "compiled" if guess.pays else "not compiled"
+            self.compile_choice: str | None = f"{choice} ({guess})"
         if stack.compile or guess.pays:
             started = time.monotonic()
             try:
                 step = self._compiled(passes)
-                self.compiled = True
-                self.compile_seconds = time.monotonic() - started
+                self.compiled: bool = True
+                self.compile_seconds: float = time.monotonic() - started
                 return [step, lambda: stack.step(*self.batches, run=passes)]
             except NotCompiled as error:
-                self.compile_error = str(error)
+                self.compile_error: str | None = str(error)
         return [lambda: stack.step(*self.batches, run=passes)]
 
     def _compiled(self, passes: TracedPass) -> Callable[[], Tensor]:

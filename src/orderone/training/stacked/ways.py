@@ -88,8 +88,8 @@ class Together(Way):
         before = GeneratorStates.now()
         losses, gradients = self.stack.gradients(self.data[step])
         self.stack.unscale(gradients)
-        self.states = self.draws.states
-        self.drew = self.drew or not GeneratorStates.now().same(before)
+        self.states: Sequence[GeneratorStates] = self.draws.states
+        self.drew: bool = self.drew or not GeneratorStates.now().same(before)
         return losses, gradients
 
     def update(self, step: int, gradients: Mapping[str, Tensor]) -> None:
@@ -161,7 +161,7 @@ class OneByOne(Way):
                 parts = one.backward(step)
                 one.unscale()
             states.append(GeneratorStates.now())
-            self.drew = self.drew or not states[-1].same(before)
+            self.drew: bool = self.drew or not states[-1].same(before)
             losses.append(torch.stack(parts).mean())
             gradients: dict[str, Tensor] = {}
             for name, p in one.module.named_parameters():
@@ -170,7 +170,7 @@ class OneByOne(Way):
                 else:
                     gradients[name] = p.grad.detach().clone()
             members.append(gradients)
-        self.states = states[::-1]
+        self.states: Sequence[GeneratorStates] = states[::-1]
         return torch.stack(losses[::-1]), _stacked(members[::-1])
 
     def update(self, step: int, gradients: Mapping[str, Tensor]) -> None:
