@@ -276,3 +276,21 @@ def run_command(pieces: Sequence[Piece], options: argparse.Namespace) -> bool:
     options.records.mkdir(parents=True, exist_ok=True)
     store = options.store or str(options.records / "store.db")
     return run_pieces(selected, store, records, budget, options.device)
+
+
+def run_study(
+    folder: Path,
+    about: str | None,
+    report: Callable[[Records], None],
+    all_pieces: Callable[[bool, str], Sequence[Piece]],
+    arguments: list[str] | None,
+) -> int:
+    """Run a study without options of its own; return the exit status.
+
+    `all_pieces` takes whether the study is tiny, and the device.
+    """
+    options = command_line(about or "", folder).parse_args(arguments)
+    if options.report:
+        report(Records(options.records))
+        return 0
+    return 0 if run_command(all_pieces(options.tiny, options.device), options) else 1

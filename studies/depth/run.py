@@ -16,7 +16,7 @@ import pandas
 
 from orderone.data import Language, language
 from studies.llama import llama
-from studies.pieces import Piece, Records, command_line, run_command
+from studies.pieces import Piece, Records, run_study
 from studies.tables import header, line, transfer_cells
 
 FOLDER = Path(__file__).parent
@@ -107,12 +107,13 @@ def report(records: Records) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the study of the command line."""
-    options = command_line(__doc__ or "", FOLDER).parse_args(arguments)
-    if options.report:
-        report(Records(options.records))
-        return 0
-    scale = TINY if options.tiny else FULL
-    return 0 if run_command(all_pieces(scale, options.device), options) else 1
+    return run_study(
+        FOLDER,
+        __doc__,
+        report,
+        lambda tiny, device: list(all_pieces(TINY if tiny else FULL, device)),
+        arguments,
+    )
 
 
 if __name__ == "__main__":
