@@ -437,3 +437,20 @@ def test_figure_6_end_to_end(tmp_path):
 def test_scales(experiment):
     assert set(experiment.scales) == {"small", "gpu", "paper"}
     assert len(experiment.scales["gpu"].panels) == (3 if experiment is SIX else 8)
+
+
+def test_one_rounding_grows_in_chaotic_networks_only():
+    """In the chaotic phase, programs that round differently cannot be compared after many steps."""
+    images = read_images("digits", "cpu")
+    training = Training(width=32, batch=16, bias_var=0.05, keep=0.9, orthogonal=True)
+    pair = [Run(training, Members(20, [1.0, 2.0], [0.1, 0.1]), images) for _ in range(2)]
+    with torch.no_grad():
+        for p in pair[1].stack.parameters.values():
+            p.mul_(1 + torch.finfo(p.dtype).eps)
+    train(pair, 25, "nudged")
+    gaps = []
+    for name, p in pair[0].stack.parameters.items():
+        gaps.append((p - pair[1].stack.parameters[name]).detach().abs().flatten(1).amax(1))
+    ordered, chaotic = torch.stack(gaps).amax(0).tolist()
+    assert ordered < 1e-6
+    assert chaotic > 1e-4

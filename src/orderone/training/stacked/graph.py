@@ -3,7 +3,8 @@
 Small members spend most of their time on kernel launches, which a graph avoids. A graph reads and
 writes the memory it was captured with: new batches are copied into the memory of the first one.
 Everything that a step changes (parameters, optimizer states, step counts) is in tensors, so each
-replay continues from the last one.
+replay continues from the last one. A graph does not own this memory: whatever it reads has to live
+as long as the graph.
 
 The graph holds the traced operations of the passes (`traced.py`) where they can be traced, and
 otherwise what the model itself does. If that is asked for, or if it saves time
@@ -62,6 +63,7 @@ class CapturedStep(FixedStep):
             stack.load(before)
             raise
         self.traced: bool = False
+        self.captured_function: Callable[[], Tensor]  # owns the constants that the graph reads
         self.losses: Tensor
         self.graph: torch.cuda.CUDAGraph
         try:
@@ -86,6 +88,7 @@ class CapturedStep(FixedStep):
         at the same time.
         """
         self.graph = torch.cuda.CUDAGraph()
+        self.captured_function = step
         try:
             with captured_by(self.graph, aside):
                 self.losses = step()
