@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +33,7 @@ TOKENS_PER_PARAMETER = 20
 WEIGHT_DECAY = 0.1  # of the base
 BETAS = (0.9, 0.95)  # of the base
 ADAMW = partial(torch.optim.AdamW, betas=BETAS)
+FEW_SEEDS = 2
 FIRST_RATE = {"full": -11, "standard": -12}  # powers of 2; muP alone is not tuned again
 
 
@@ -46,7 +47,7 @@ class Size:
     batch: int  # sequences
     seconds: float  # estimate for one training on one H200, without compilation
     share: float = 1.0  # of the 20 tokens per parameter
-    is_short: bool = False  # all seeds of its tuning are one piece
+    is_narrow: bool = False  # tuned at three rates around the best of the base, with two seeds
 
     def parameters(self) -> int:
         return llama_parameters(self.width, self.layers)
@@ -81,13 +82,13 @@ class Scale:
         return (6 * size.parameters() + attention) * float(self.tokens(size))
 
 
-BASE = Size("2.7M", 256, 3, 16, 13)
+BASE = Size("2.7M", 256, 3, 16, 8)
 FULL = Scale(
     tuned=(
-        Size("0.7M", 128, 3, 8, 2, is_short=True),
-        Size("1.5M", 192, 3, 12, 5, is_short=True),
+        Size("0.7M", 128, 3, 8, 1),
+        Size("1.5M", 192, 3, 12, 3),
         BASE,
-        Size("5.5M", 320, 4, 24, 45),
+        Size("5.5M", 320, 4, 24, 30, is_narrow=True),
     ),
     large=(
         Size("9.8M", 384, 5, 32, 75),
@@ -97,9 +98,9 @@ FULL = Scale(
     ),
     base=BASE,
 )
-TINY_BASE = Size("base", 32, 1, 2, 1, is_short=True)
+TINY_BASE = Size("base", 32, 1, 2, 1)
 TINY = Scale(
-    tuned=(TINY_BASE, Size("next", 48, 1, 3, 1, is_short=True)),
+    tuned=(TINY_BASE, Size("next", 48, 1, 3, 1, is_narrow=True)),
     large=(Size("large", 64, 2, 4, 1),),
     base=TINY_BASE,
     length=16,
@@ -167,8 +168,6 @@ def make_piece(
     steps = scale.steps(size)
     kind = "tune" if len(rates) > 1 else "run"
     name = f"{kind}-{method}-{size.name}"
-    if kind == "tune" and len(seeds) == 1:
-        name += f"-seed{seeds[0]}"
     options = {
         **method_options(method, size, scale),
         "optimizer": ADAMW,
@@ -202,22 +201,32 @@ def make_piece(
     )
 
 
-def tuning_pieces(setting: Setting, method: str) -> list[Piece]:
-    """Return the sweeps at the small sizes; larger ones are one piece per seed."""
+def tuning_pieces(setting: Setting, method: str, records: Records) -> list[Piece]:
+    """Return the sweeps at the small sizes; narrow ones exist once the base is recorded."""
     scale = setting.scale
     rates = [2.0 ** (FIRST_RATE[method] + k) for k in range(scale.rates)]
-    seeds = range(scale.seeds if method == "full" else 2)
-    pieces: list[Piece] = []
-    for size in _base_first(scale):
-        groups = [list(seeds)] if size.is_short else [[seed] for seed in seeds]
-        for group in groups:
-            pieces.append(make_piece(setting, method, size, rates, group))
+    seeds = range(scale.seeds if method == "full" else FEW_SEEDS)
+    base = make_piece(setting, method, scale.base, rates, seeds)
+    pieces = [base]
+    for size in scale.tuned:
+        if size == scale.base:
+            continue
+        if not size.is_narrow:
+            pieces.append(make_piece(setting, method, size, rates, seeds))
+        elif records.has(base):
+            best = best_rate(records, base)
+            around = [best / 2, best, 2 * best]
+            pieces.append(make_piece(setting, method, size, around, range(FEW_SEEDS)))
     return pieces
 
 
-def _base_first(scale: Scale) -> list[Size]:
-    others = [size for size in scale.tuned if size != scale.base]
-    return [scale.base, *others]
+def best_rate(records: Records, piece: Piece) -> float:
+    """Return the rate of the grid with the lowest mean loss over seeds."""
+    frame = records.rows()
+    rows = cast(pandas.DataFrame, frame[frame["piece"] == piece.name])
+    losses = rows["loss"].where(~rows["diverged"].astype(bool), inf)
+    means = cast(pandas.Series, losses.groupby(rows["lr"]).mean())
+    return cast(float, means.idxmin())
 
 
 def large_pieces(setting: Setting, forecasts: Mapping[str, Any]) -> list[Piece]:
@@ -235,9 +244,10 @@ def all_pieces(setting: Setting, folder: Path) -> list[Piece]:
     """Return the pieces in the order of the protocol."""
     path = folder / FORECAST
     forecasts = json.loads(path.read_text()) if path.exists() else {}
+    records = Records(folder)
     return [
-        *tuning_pieces(setting, "full"),
-        *tuning_pieces(setting, "standard"),
+        *tuning_pieces(setting, "full", records),
+        *tuning_pieces(setting, "standard", records),
         *large_pieces(setting, forecasts),
     ]
 

@@ -47,6 +47,7 @@ def test_all_pieces(study, tmp_path, capsys):
 
 def test_ladder(tmp_path, capsys):
     assert start(ladder, tmp_path, "--only", "tune-full") == 0
+    assert start(ladder, tmp_path, "--only", "tune-full-next") == 0  # its rates follow the base
     frame = Records(tmp_path).read()
     assert set(frame["size"]) == {"base", "next"}
     assert set(frame["batch"]) == {2, 3}
