@@ -9,7 +9,7 @@ Queries, keys and values are branches from the last tensor that all three have p
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from orderone.core.errors import InputError
+from orderone.measure.kernels.traced_call import Call
+from orderone.measure.kernels.traced_functions import factor
 from orderone.measure.kernels.traced_values import (
     Node,
     Projection,
@@ -30,7 +32,7 @@ from orderone.theory import kernels
 from orderone.theory.transformer import HeadsAttention
 
 if TYPE_CHECKING:
-    from orderone.measure.kernels.from_module import Layers
+    from orderone.measure.kernels.traced_layers import Layers
 
 HIDDEN = -1000.0  # scores below this are masks
 UNCHANGED = {"contiguous", "clone", "to", "float", "double", "type_as", "detach", "get", "type"}
@@ -57,20 +59,19 @@ class TracedAttention:
 
     # --- written out
 
-    def scores(
-        self, name: str, args: Sequence[object], operands: list[Value], result: object
-    ) -> Sequence[Value | Scores] | None:
+    def scores(self, call: Call, operands: list[Value]) -> Sequence[Value | Scores] | None:
         """Return the scores of a product of queries and keys."""
         left, right = operands
+        result = call.result
         if not isinstance(result, Tensor):
             return None
         tensors = [left.tensor, right.tensor]
-        if name == "einsum":
-            product = _as_product(args, tensors, [left.labels, right.labels])
+        if call.name == "einsum":
+            product = _as_product(call.args, tensors, [left.labels, right.labels])
             if product is None or product.order[-2:] != [result.dim() - 2, result.dim() - 1]:
                 return None
             queries, keys = product.first, product.second
-        elif args[0] is left.tensor and left.labels is not None and right.labels is not None:
+        elif call.args[0] is left.tensor and left.labels is not None and right.labels is not None:
             queries, keys = left.labels, right.labels.transpose(-2, -1)
         else:
             return None
@@ -80,53 +81,52 @@ class TracedAttention:
         k = replace(right, tensor=right.tensor, labels=keys)
         return [Scores(result, q, k)]
 
-    def of_scores(
-        self,
-        name: str,
-        args: Sequence[object],
-        kwargs: dict[str, object],
-        operands: Sequence[object],
-        result: object,
-    ) -> Sequence[Value | Scores] | None:
+    def of_scores(self, call: Call, operands: Sequence[object]) -> Sequence[Value | Scores] | None:
         """Return what follows from scores: scaled, masked, softened, or multiplied by values."""
         scores = next(operand for operand in operands if isinstance(operand, Scores))
+        name = call.name
+        result = call.result
         if not isinstance(result, Tensor):
             return None
         if len(operands) == 2:
-            values = operands[1]
-            if not isinstance(values, Value) or not scores.softened or values.labels is None:
-                return None
-            labels = values.labels
-            order = list(range(result.dim()))
-            if name == "einsum":
-                product = _as_product(args, [scores.tensor, values.tensor], [None, labels])
-                if product is None:
-                    return None
-                labels = product.second
-                order = product.order
-            elif name not in ("matmul", "bmm") or args[0] is not scores.tensor:
-                return None
-            return self._attended(scores, replace(values, labels=labels), result, order)
+            return self._times_values(call, scores, operands[1], result)
         if len(operands) != 1 or result.shape != scores.tensor.shape:
             return None
         after = replace(scores, tensor=result)
         if name in UNCHANGED:
             return [after]
         if name == "dropout":
-            p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+            p = call.option("p", 0.5)
             return None if self.training and p else [after]
         if name == "softmax":
-            axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+            axis = call.option("dim")
             last = axis in (-1, result.dim() - 1)
             return [replace(after, softened=True)] if last and not scores.softened else None
         if scores.softened:
             return None
         if name in ("mul", "div", "truediv"):
-            factor = self.trace.factor(name, args, kwargs, scores.tensor)
-            return None if factor is None else [replace(after, scale=scores.scale * factor)]
+            number = factor(self.trace, call, scores.tensor)
+            return None if number is None else [replace(after, scale=scores.scale * number)]
         if name in ("add", "masked_fill", "where"):
             return self._masked(scores, after, result)
         return None
+
+    def _times_values(
+        self, call: Call, scores: Scores, values: object, result: Tensor
+    ) -> Sequence[Value | Scores] | None:
+        if not isinstance(values, Value) or not scores.softened or values.labels is None:
+            return None
+        labels = values.labels
+        order = list(range(result.dim()))
+        if call.name == "einsum":
+            product = _as_product(call.args, [scores.tensor, values.tensor], [None, labels])
+            if product is None:
+                return None
+            labels = product.second
+            order = product.order
+        elif call.name not in ("matmul", "bmm") or call.args[0] is not scores.tensor:
+            return None
+        return self._attended(scores, replace(values, labels=labels), result, order)
 
     def _masked(
         self, scores: Scores, after: Scores, result: Tensor
@@ -182,12 +182,11 @@ class TracedAttention:
 
     # --- fused
 
-    def fused(
-        self, args: Sequence[object], kwargs: Mapping[str, object], result: object
-    ) -> Sequence[Value | Scores] | None:
+    def fused(self, call: Call) -> Sequence[Value | Scores] | None:
         """Return the result of `scaled_dot_product_attention`."""
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        given = call.given(*names)
+        result = call.result
         pieces = [self.trace.values.get(id(given.get(name))) for name in names[:3]]
         if not isinstance(result, Tensor) or (given.get("dropout_p") and self.training):
             return None
@@ -201,8 +200,8 @@ class TracedAttention:
         queries, keys, _ = heads
         size = queries.tensor.shape[-1]
         scale = given.get("scale")
-        factor = size**-0.5 if scale is None else scale
-        assert isinstance(factor, float | int)
+        number = size**-0.5 if scale is None else scale
+        assert isinstance(number, float | int)
         tokens = (queries.tensor.shape[-2], keys.tensor.shape[-2])
         visible = _visible(given.get("attn_mask"), tokens, queries.tensor.device)
         if visible is None:
@@ -210,21 +209,15 @@ class TracedAttention:
         if given.get("is_causal"):
             visible = visible.tril()
         nodes = [self.trace.node_of(piece) for piece in heads]
-        node = self._node(nodes, factor**2 * size, visible)
+        node = self._node(nodes, number**2 * size, visible)
         return [_heads(result, node, list(range(result.dim())))]
 
-    def multi_head(
-        self,
-        func: Callable[..., object],
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        result: object,
-    ) -> Sequence[Value | Scores] | None:
+    def multi_head(self, call: Call) -> Sequence[Value | Scores] | None:
         """Return the output of `multi_head_attention_forward`, the function of MultiheadAttention.
 
         Inputs are (tokens, 1, channels).
         """
-        given = inspect.signature(func).bind(*args, **kwargs).arguments
+        given = inspect.signature(call.func).bind(*call.args, **call.kwargs).arguments
         inputs = [self.trace.values.get(id(given[name])) for name in ("query", "key", "value")]
         streams = [x for x in inputs if isinstance(x, Value) and x.features == x.tensor.dim() - 1]
         odd = ("bias_k", "bias_v", "static_k", "static_v", "key_padding_mask")
@@ -232,8 +225,8 @@ class TracedAttention:
         dropped = given.get("training", True) and given.get("dropout_p")
         if len(streams) != 3 or unknown or (dropped and self.training):
             return None
-        assert isinstance(result, tuple)
-        output = result[0]
+        assert isinstance(call.result, tuple)
+        output = call.result[0]
         width = given["embed_dim_to_check"]
         heads = given["num_heads"]
         tokens = (streams[0].tensor.shape[0], streams[1].tensor.shape[0])
@@ -245,7 +238,9 @@ class TracedAttention:
             nodes.append(x.node.then(self._projected(given, number, width)))
         # scores are divided by sqrt(channels of a head)
         node = self._node(nodes, 1.0, visible)
-        last = self.trace.weighted(given["out_proj_weight"], given.get("out_proj_bias"), width)
+        last = self.trace.weights.variances(
+            given["out_proj_weight"], given.get("out_proj_bias"), width
+        )
         if last is None or heads < 1:
             return None
         x = streams[0]

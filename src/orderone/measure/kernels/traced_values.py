@@ -11,12 +11,18 @@ in the same way. So the layout after any number of such functions is read from t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from orderone.theory import kernels
+
+# Functions that return the entries of their argument
+UNCHANGED = {
+    *("contiguous", "clone", "to", "float", "double", "identity", "alias", "detach", "type_as"),
+    *("type", "requires_grad", "cpu", "cuda"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +128,31 @@ def with_channels(tokens: Tensor, features: int, channels: int) -> Tensor:
     shape[features] = channels
     neurons = torch.arange(channels, device=tokens.device).reshape(shape)
     return tokens.unsqueeze(features) * channels + neurons
+
+
+def natural(tensor: Tensor, node: Node, features: int) -> Value:
+    """Return a stream whose first axis is that of examples, with tokens in order."""
+    return Value(tensor, node, natural_labels(tensor, features), tensor.shape[features], features)
+
+
+def after(x: Value, tensor: Tensor, *layers: kernels.Layer) -> Value | None:
+    """Return a stream in the layout of `x`, after layers that keep it."""
+    if tensor.shape != x.tensor.shape:
+        return None
+    if not layers:
+        return replace(x, tensor=tensor)
+    node = x.node
+    for layer in layers:
+        node = node.then(layer)
+    return Value(tensor, node, x.labels, x.channels, x.features)
+
+
+def same_layout(left: Value, right: Value) -> bool:
+    """Return whether two streams have the same tokens at the same places."""
+    if left.labels is None or right.labels is None or left.features is None:
+        return False
+    same = left.tensor.shape == right.tensor.shape and left.features == right.features
+    return same and bool((left.tokens == right.tokens).all())
 
 
 def varying(labels: Tensor, channels: int) -> tuple[list[int], list[int]]:

@@ -1,0 +1,142 @@
+"""Functions of single neurons in a traced forward pass: activations, and arithmetic with numbers.
+
+A chain of such functions is one activation of the last node before it, so that 0.5 x (1 + tanh(x))
+is the function of x that it is, and not a product of branches.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orderone.measure.kernels.traced_call import Call
+from orderone.measure.kernels.traced_values import Origin, Value, after, same_layout
+from orderone.theory import kernels
+from orderone.torch_compat import tree_map
+
+if TYPE_CHECKING:
+    from orderone.measure.kernels.traced_layers import Layers
+
+# Functions of one number that torch has as functions or methods
+ELEMENTWISE = {
+    *("relu", "gelu", "tanh", "sigmoid", "silu", "softplus", "erf", "abs", "sin", "cos", "exp"),
+    *("leaky_relu", "elu", "selu", "celu", "hardtanh", "relu6", "softsign", "mish", "square"),
+    *("hardswish", "hardsigmoid", "logsigmoid", "tanhshrink", "hardshrink", "softshrink"),
+}
+# Names of theory for functions without arguments
+NAMED = {"relu", "tanh", "sigmoid", "silu", "erf", "abs", "sin", "selu"}
+# Functions of one tensor and numbers that treat each entry alone
+WITH_NUMBERS = {"pow", "add", "sub", "mul", "div", "truediv", "rsub", "neg", "float_power"}
+
+
+def activation(call: Call, x: Value) -> Value | None:
+    """Return the value after a function of ELEMENTWISE."""
+    options = {key: option for key, option in call.kwargs.items() if key != "inplace"}
+    plain = not options and len(call.args) == 1
+    name = call.name
+    layer: kernels.Layer | None = None
+    if name in NAMED and (plain or set(call.kwargs) <= {"inplace"}):
+        layer = kernels.Activation(name)
+    elif name == "gelu" and options.get("approximate", "none") == "none":
+        layer = kernels.Activation("gelu")
+    elif name == "leaky_relu":
+        layer = kernels.Activation(f"leaky-relu({call.option('negative_slope', 0.01)})")
+    safe = getattr(torch.nn.functional, name, None) or getattr(torch, name)
+    composed = _composed(safe, call.args, options, [x], call.tensor)
+    if layer is None or x.origin is not None or composed is None:
+        return composed
+    return replace(composed, node=x.node.then(layer))
+
+
+def with_numbers(call: Call, x: Value) -> Value | None:
+    """Return the value after arithmetic of one tensor with numbers."""
+    return _composed(call.func, call.args, call.kwargs, [x], call.tensor)
+
+
+def function_of_one(call: Call, operands: list[Value]) -> Value | None:
+    """Return a sum or product of two functions of the same neurons, as x * sigmoid(x)."""
+    left, right = operands
+    if call.name not in ("add", "sub", "mul") or not same_layout(left, right):
+        return None
+    if left.source.node is not right.source.node:
+        return None
+    if call.name != "mul" and left.origin is None and right.origin is None:
+        return None
+    return _composed(call.func, call.args, call.kwargs, operands, call.tensor)
+
+
+def _composed(
+    func: Callable[..., object],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    operands: list[Value],
+    result: Tensor,
+) -> Value | None:
+    """Return an activation, whose argument is the last node that is not one."""
+    x = operands[0]
+    source = x.source
+    if result.shape != x.tensor.shape:
+        return None
+
+    def function(values: Tensor) -> Tensor:
+        def swap(leaf: object) -> object:
+            for operand in operands:
+                if leaf is operand.tensor:
+                    return operand.source.function(values)
+            return leaf
+
+        arguments = tree_map(swap, (tuple(args), dict(kwargs)))
+        found = func(*arguments[0], **arguments[1])
+        assert isinstance(found, Tensor)
+        return found
+
+    def phi(values: np.ndarray) -> np.ndarray:
+        return function(torch.as_tensor(np.asarray(values, dtype=float))).numpy()
+
+    node = source.node.then(kernels.Activation(phi))
+    origin = Origin(source.node, function)
+    return Value(result, node, x.labels, x.channels, x.features, None, origin)
+
+
+def scaled(trace: "Layers", call: Call, x: Value) -> Value | None:
+    """Return a stream times a number, or times the gains of its channels."""
+    number = factor(trace, call, x.tensor)
+    if number is None:
+        return _gained(trace, call, x)
+    value = after(x, call.tensor, kernels.Scale(number))
+    if value is None:
+        return None
+    source = x.source
+
+    def scaled_source(values: Tensor) -> Tensor:
+        return number * source.function(values)
+
+    return replace(value, origin=Origin(source.node, scaled_source))
+
+
+def factor(trace: "Layers", call: Call, tensor: Tensor) -> float | None:
+    """Return the number by which a tensor is multiplied; None if it is no number."""
+    others = call.others(tensor)
+    if len(others) != 1 or (call.name != "mul" and call.args[0] is not tensor):
+        return None
+    number = others[0]
+    if isinstance(number, Tensor) and number.numel() == 1 and number not in trace.weights:
+        number = number.item()
+    if not isinstance(number, int | float) or (call.name != "mul" and number == 0):
+        return None
+    return float(number) if call.name == "mul" else 1 / number
+
+
+def _gained(trace: "Layers", call: Call, x: Value) -> Value | None:
+    """Return a stream times the gains of its channels, which count by their mean square."""
+    others = call.others(x.tensor)
+    if call.name != "mul" or len(others) != 1 or x.features != x.tensor.dim() - 1:
+        return None
+    gain = others[0]
+    if not isinstance(gain, Tensor) or gain.dim() != 1 or gain.numel() != x.channels:
+        return None
+    square = trace.weights.variance(gain)
+    return None if square is None else after(x, call.tensor, kernels.Scale(square**0.5))

@@ -1,0 +1,134 @@
+"""Norms and dropout in a traced forward pass; norms are functions of torch, or written out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from orderone.measure.kernels.traced_call import Call
+from orderone.measure.kernels.traced_values import UNCHANGED, Statistic, Value, after, varying
+from orderone.theory import kernels
+
+if TYPE_CHECKING:
+    from orderone.measure.kernels.traced_attention import Scores
+    from orderone.measure.kernels.traced_layers import Layers
+
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
+    "rms_norm": ("input", "normalized_shape", "weight", "eps"),
+    "batch_norm": (
+        *("input", "running_mean", "running_var", "weight", "bias", "training"),
+        *("momentum", "eps"),
+    ),
+}
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
+
+
+def norm(trace: "Layers", call: Call, x: Value) -> Value | None:
+    """Return a stream after a norm of its channels, or a batch norm as it is at the start."""
+    given = call.given(*ARGUMENTS[call.name])
+    gain = _gain(trace, given)
+    if gain is None:
+        return None
+    eps = given.get("eps")
+    if call.name == "batch_norm":
+        mean = given.get("running_mean")
+        variance = given.get("running_var")
+        if x.features != 1 or not isinstance(mean, Tensor) or not isinstance(variance, Tensor):
+            return None
+        if bool((mean != 0).any()) or bool((variance != 1).any()):
+            return None  # statistics of training
+        assert isinstance(eps, float)
+        return after(x, call.tensor, kernels.Scale(gain / (1 + eps) ** 0.5))
+    shape = given.get("normalized_shape")
+    last = x.tensor.dim() - 1
+    if x.features != last or not isinstance(shape, Sequence) or len(shape) != 1:
+        return None
+    return after(x, call.tensor, *_layers(call.name, eps, gain, x.tensor))
+
+
+def norm_of_heads(trace: "Layers", call: Call, x: Value) -> Value | None:
+    """Return queries or keys after a norm of each head."""
+    given = call.given(*ARGUMENTS[call.name])
+    gain = _gain(trace, given)
+    shape = given.get("normalized_shape")
+    if gain is None or x.labels is None:
+        return None
+    token_axes, channel_axes = varying(x.labels, x.channels)
+    last = x.tensor.dim() - 1
+    if last not in channel_axes or last in token_axes or not isinstance(shape, Sequence):
+        return None
+    if len(shape) != 1:
+        return None
+    node = trace.node_of(x)
+    for layer in _layers(call.name, given.get("eps"), gain, x.tensor):
+        node = node.then(layer)
+    # channels of this piece only, numbered anew
+    _, labels = (x.labels % x.channels).unique(return_inverse=True)
+    size = int(labels.max()) + 1
+    return Value(call.tensor, node, x.labels // x.channels * size + labels, size)
+
+
+def _gain(trace: "Layers", given: dict[str, object]) -> float | None:
+    """Return the size of the gains; None if there are shifts, which have no entry."""
+    gain = trace.weights.variance(given.get("weight"))
+    shift = trace.weights.variance(given.get("bias"))
+    if gain is None or shift is None or shift != 0:
+        return None
+    return 1.0 if given.get("weight") is None else gain**0.5
+
+
+def _layers(name: str, eps: object, gain: float, x: Tensor) -> list[kernels.Layer]:
+    number = torch.finfo(x.dtype).eps if eps is None else eps
+    assert isinstance(number, float)
+    layer = kernels.LayerNorm(number) if name == "layer_norm" else kernels.RMSNorm(number)
+    return [layer] if gain == 1 else [layer, kernels.Scale(gain)]
+
+
+def mean_square(call: Call, x: Value) -> Statistic | None:
+    """Return the mean square over channels, if `x` is a square."""
+    axes = call.option("dim")
+    last = x.tensor.dim() - 1
+    if x.origin is None or x.features != last or axes not in (-1, last, [-1], (-1,)):
+        return None
+    points = torch.linspace(-3.0, 3.0, 13, dtype=torch.float64)
+    squares = x.origin.function(points)
+    if call.tensor.shape[-1] != 1 or not torch.equal(squares, points**2):
+        return None
+    return Statistic(call.tensor, Value(x.tensor, x.origin.node, x.labels, x.channels, last))
+
+
+def of_statistic(
+    call: Call, operands: Sequence["Value | Scores | Statistic"]
+) -> "Sequence[Value | Statistic] | None":
+    """Return the steps of an RMS norm that is written out: + eps, rsqrt, times the stream."""
+    statistic = next(each for each in operands if isinstance(each, Statistic))
+    result = call.result
+    if not isinstance(result, Tensor):
+        return None
+    if len(operands) == 1:
+        numbers = [a for a in (*call.args, *call.kwargs.values()) if isinstance(a, int | float)]
+        if call.name == "add" and len(numbers) == 1 and not statistic.inverse:
+            return [replace(statistic, tensor=result, eps=statistic.eps + numbers[0])]
+        if call.name == "rsqrt" and not statistic.inverse:
+            return [replace(statistic, tensor=result, inverse=True)]
+        return [replace(statistic, tensor=result)] if call.name in UNCHANGED else None
+    others = [each for each in operands if isinstance(each, Value)]
+    same = len(others) == 1 and others[0].node is statistic.of.node
+    if call.name != "mul" or not same or not statistic.inverse:
+        return None
+    value = after(others[0], result, kernels.RMSNorm(statistic.eps))
+    return None if value is None else [value]
+
+
+def dropout(trace: "Layers", call: Call, x: Value) -> Value | None:
+    """Return a stream after dropout, which does nothing in evaluation mode."""
+    p = call.option("p", 0.5)
+    assert isinstance(p, int | float)
+    if not trace.training or p == 0:
+        return after(x, call.tensor)
+    if call.name != "dropout" and x.tensor.dim() > 2:
+        return None  # whole channels: pixels share a mask
+    return after(x, call.tensor, kernels.Dropout(1 - p))

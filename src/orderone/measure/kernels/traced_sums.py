@@ -1,0 +1,72 @@
+"""Where streams meet in a traced forward pass: residual branches, gates, positions, tokens."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from orderone.measure.kernels.traced_call import Call
+from orderone.measure.kernels.traced_values import Value, after, common_start, natural, same_layout
+from orderone.theory import kernels
+
+if TYPE_CHECKING:
+    from orderone.measure.kernels.traced_layers import Layers
+
+
+def added(call: Call, operands: list[Value]) -> Value | None:
+    """Return the sum of a stream and a branch, or of two branches."""
+    left, right = operands
+    if not same_layout(left, right) or call.kwargs.get("alpha", 1) != 1:
+        return None
+    start, (first, second) = common_start([left.node, right.node])
+    if not first or not second:
+        branch = first or second
+        layer: kernels.Layer = kernels.Residual(*branch) if branch else kernels.Scale(2.0)
+    else:
+        layer = kernels.Sum(kernels.Sequential(*first), kernels.Sequential(*second))
+    return Value(call.tensor, start.then(layer), left.labels, left.channels, left.features)
+
+
+def multiplied(operands: list[Value], result: Tensor) -> Value | None:
+    """Return the product of two branches, as the two halves of a gated layer."""
+    left, right = operands
+    if not same_layout(left, right):
+        return None
+    start, (first, second) = common_start([left.node, right.node])
+    layer = kernels.Product(kernels.Sequential(*first), kernels.Sequential(*second))
+    return Value(result, start.then(layer), left.labels, left.channels, left.features)
+
+
+def with_positions(trace: "Layers", call: Call, x: Value) -> Value | None:
+    """Return a stream plus numbers that do not depend on the inputs."""
+    others = call.others(x.tensor)
+    if len(others) != 1 or not isinstance(others[0], Tensor) or call.tensor.shape != x.tensor.shape:
+        return None
+    table = trace.constants.covariance(others[0], x, trace.weights.variance)
+    if table is None:
+        return None
+    P, trained = table
+    if not P.any():
+        return after(x, call.tensor)
+    if len(P) == 1:
+        return None  # single points: no layer adds a bias without weights
+    return after(x, call.tensor, kernels.AddPositions(P, trained))
+
+
+def with_first_tokens(trace: "Layers", call: Call, x: Value) -> Sequence[Value] | None:
+    """Return a stream with a trained token before the others."""
+    given = call.given("tensors", "dim")
+    tensors = given.get("tensors")
+    axis = given.get("dim", 0)
+    assert isinstance(tensors, Sequence)
+    assert isinstance(axis, int)
+    if len(tensors) != 2 or tensors[1] is not x.tensor or not isinstance(call.result, Tensor):
+        return None
+    axis %= x.tensor.dim()
+    if x.features is None or x.token_axes not in ([axis], []) or axis == x.features:
+        return None
+    rows = trace.constants.rows(tensors[0], x.features, trace.weights.variance)
+    if rows is None or rows.shape[0] != tensors[0].shape[axis]:
+        return None
+    node = x.node.then(kernels.FirstTokens(rows))
+    return [natural(call.result, node, x.features)]

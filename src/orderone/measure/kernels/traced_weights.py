@@ -1,0 +1,137 @@
+"""Layers with weights in a traced forward pass: linear layers, tables, convolutions.
+
+Weights count by their mean square. Layers are independent only if no two of them share weights, so
+a parameter that is used for the second time has no limit.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from orderone.core.errors import InputError
+from orderone.measure.kernels.traced_call import Call, whole_numbers
+from orderone.measure.kernels.traced_values import Projection, Value, natural, with_channels
+from orderone.theory import kernels
+
+if TYPE_CHECKING:
+    from orderone.measure.kernels.traced_layers import Layers
+
+DENSE = ("linear", "addmm", "matmul", "mm")
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+
+
+class Weights:
+    """Parameters of a model, and which of them a forward pass has used."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self.names = names
+        self.used: set[int] = set()
+
+    def __contains__(self, tensor: object) -> bool:
+        return id(tensor) in self.names
+
+    def variance(self, parameter: object) -> float | None:
+        """Return the mean square of a parameter that is used for the first time."""
+        if parameter is None:
+            return 0.0
+        if not isinstance(parameter, Tensor) or parameter not in self:
+            return None
+        if id(parameter) in self.used:
+            raise InputError(
+                f"model: the parameter {self.names[id(parameter)]!r} is used twice, so that"
+                " layers are not independent; give each layer weights of its own",
+                "no-infinite-width",
+                argument="model",
+            )
+        self.used.add(id(parameter))
+        return float(parameter.detach().double().square().mean())
+
+    def variances(self, weight: object, bias: object, fan_in: int) -> tuple[float, float] | None:
+        """Return weight_var and bias_var of a layer."""
+        weight_square = self.variance(weight)
+        bias_square = self.variance(bias)
+        if weight_square is None or bias_square is None:
+            return None
+        return fan_in * weight_square, bias_square
+
+
+def dense(trace: "Layers", call: Call, x: Value) -> Value | None:
+    """Return the value after a linear layer, in one of the ways to write it."""
+    names = {
+        "linear": ("input", "weight", "bias"),
+        "addmm": ("bias", "input", "weight"),
+    }.get(call.name, ("input", "weight"))
+    given = call.given(*names)
+    last = x.tensor.dim() - 1
+    if given.get("input") is not x.tensor or x.features != last or call.tensor.dim() != last + 1:
+        return None
+    weight = given.get("weight")
+    transposed = False
+    if isinstance(weight, Tensor) and weight not in trace.weights:
+        original = trace.constants.transposed(weight)
+        transposed = original is not None
+        weight = weight if original is None else original
+    bias = given.get("bias")
+    variances = trace.weights.variances(weight, bias, x.tensor.shape[-1])
+    if variances is None or not isinstance(weight, Tensor):
+        return None
+    rows = weight if (call.name == "linear") != transposed else weight.T
+    projection = Projection(x.node, rows, bias if isinstance(bias, Tensor) else None)
+    channels = call.tensor.shape[-1]
+    labels = with_channels(x.tokens, last, channels)
+    node = x.node.then(kernels.Dense(*variances))
+    return Value(call.tensor, node, labels, channels, last, projection)
+
+
+def embedding(trace: "Layers", call: Call, x: Value) -> Value | None:
+    """Return the rows of a table that whole numbers of the inputs choose."""
+    weight = call.given("input", "weight").get("weight")
+    if x.labels is not None or not isinstance(weight, Tensor) or trace.table is not None:
+        return None
+    square = trace.weights.variance(weight)
+    if square is None:
+        return None
+    trace.table = weight.shape[0]
+    node = x.node.then(kernels.Dense(trace.table * square))
+    return natural(call.tensor, node, call.tensor.dim() - 1)
+
+
+def convolution(trace: "Layers", call: Call, x: Value) -> Value | None:
+    """Return the value after a convolution without groups."""
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    given = call.given(*names)
+    weight = given.get("weight")
+    if x.features != 1 or given.get("groups", 1) != 1 or not isinstance(weight, Tensor):
+        return None
+    window = tuple(weight.shape[2:])
+    dilation = whole_numbers(given.get("dilation", 1))
+    padding = _padding(given.get("padding", 0), window, dilation)
+    if padding is None:
+        return None
+    variances = trace.weights.variances(weight, given.get("bias"), weight[0].numel())
+    if variances is None:
+        return None
+    layer = kernels.Conv(
+        window,
+        *variances,
+        stride=whole_numbers(given.get("stride", 1)),
+        padding=padding,
+        dilation=dilation,
+    )
+    return natural(call.tensor, x.node.then(layer), 1)
+
+
+def _padding(
+    padding: object, window: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Return the zeros on each side; None if both sides differ."""
+    if padding == "valid":
+        return (0,)
+    if padding != "same":
+        return whole_numbers(padding)
+    gaps = dilation if len(dilation) == len(window) else dilation * len(window)
+    totals = [gap * (size - 1) for gap, size in zip(gaps, window, strict=True)]
+    if any(total % 2 for total in totals):
+        return None
+    return tuple(total // 2 for total in totals)
