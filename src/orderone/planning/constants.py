@@ -18,7 +18,7 @@ from orderone.observe.inventory import Item, Place, unwrap
 from orderone.observe.trace import trace
 from orderone.planning import huggingface
 from orderone.planning.base import Configuration, built, is_configuration
-from orderone.planning.forward_facts import constants_by_use
+from orderone.planning.forward_constants import constants_by_use
 from orderone.planning.options import ExampleBatch
 
 POWERS = (-1.0, -0.5, 0.5, 1.0)

@@ -65,6 +65,14 @@ def counterparts(
     return result
 
 
+def counterpart_names(target: Mapping[str, Shape], base: Mapping[str, Shape]) -> dict[str, str]:
+    """Return the name of the counterpart of every target name."""
+    names: dict[str, str] = {}
+    for name, counterpart in counterparts(target, base).items():
+        names[name] = counterpart.name
+    return names
+
+
 def _must_be_in(stacks: Stacks, known: Stacks, whose: str) -> None:
     """Raise an InputError if tensors of `stacks` have no counterpart in `known`."""
     unmatched: list[str] = []

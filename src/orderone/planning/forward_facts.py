@@ -8,68 +8,29 @@ unknown modules are used, which tensors form residual branches, and which norm p
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from torch import Tensor, nn
+from torch import nn
 
 from orderone.core.errors import InputError, with_code, without_code
 from orderone.observe.inventory import TABLE, VECTOR, Layout, inventory, shapes_of, unwrap
-from orderone.observe.trace import Constant, Scores, Trace, Use, trace
-from orderone.observe.trace.packed import Entries, PackedScores, packed_scores
+from orderone.observe.trace import Trace, Use
 from orderone.planning import huggingface
-from orderone.planning.base import Base, Configuration, built, is_built_from, is_configuration
-from orderone.planning.counterparts import counterparts, stack_of
-from orderone.planning.example_batch import token_batch
+from orderone.planning.attention_scores import Score, declared_scores, score_sizes, traced_scores
+from orderone.planning.base import Base, built, is_configuration
+from orderone.planning.counterparts import counterpart_names, stack_of
+from orderone.planning.forward_constants import (
+    constant_growth,
+    constants_of_base,
+    powers_by_use,
+    scaled_biases,
+)
 from orderone.planning.options import ExampleBatch
 from orderone.planning.roles.experts import ExpertPart, expert_parts, same_names
 from orderone.planning.routing import Routing, RoutingChange, routing_of
-from orderone.torch_compat import tree_map
-
-NEGLIGIBLE = 0.01  # smaller exponents are rounding
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two instances of a model, one wider than the other, and an example batch for both."""
-
-    small: nn.Module
-    large: nn.Module
-    inputs: ExampleBatch
-    growth: float  # ratio of widths, large over small
-    # ratio of head sizes, target over base; None: as traced, or unknown
-    head_growth: float | None
-    note: str
-    owned: bool  # built here, so that it may be changed
-
-    def traces(self) -> tuple[Trace, Trace]:
-        """Return the traces of the small and of the large instance."""
-        return trace(self.small, self.inputs), trace(self.large, self.inputs)
-
-
-class NoInstances(Exception):  # noqa: N818
-    """No two instances can be traced; the message says why."""
-
-
-class NoExampleBatch(NoInstances):
-    """No example batch was passed, and none can be derived."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """Attention scores with scale = head_size^power.
-
-    `separate`: queries have tensors that can take a factor, not packed with keys. `packed`: rows of
-    tensors that hold queries, keys and values.
-    """
-
-    queries: tuple[str, ...]
-    keys: tuple[str, ...]
-    head_growth: float
-    power: float
-    separate: bool
-    packed: PackedScores | None = None
+from orderone.planning.traced_pair import NoExampleBatch, NoInstances, Pair, instances_to_trace
 
 
 @dataclass(frozen=True)
@@ -113,7 +74,7 @@ class ForwardFacts:
     def traced_as(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         """Return, for every tensor of a model, the corresponding tensor of the traced instance."""
         if self.shapes:
-            return _counterpart_names(shapes, self.shapes)
+            return counterpart_names(shapes, self.shapes)
         return {}
 
     def summed_axes(self, traced_as: Mapping[str, str]) -> dict[str, set[int]]:
@@ -191,13 +152,13 @@ def without_probe(model: nn.Module, base: Base) -> ForwardFacts:
 
 
 def _without_trace(note: str, model: nn.Module, base: Base) -> ForwardFacts:
-    return ForwardFacts(note, scores=_declared_scores(model, base), outputs=output_modules(model))
+    return ForwardFacts(note, scores=declared_scores(model, base), outputs=output_modules(model))
 
 
 def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> ForwardFacts:
     """Trace the model if possible; otherwise `note` says why not."""
     try:
-        pair = _pair(model, base, inputs)
+        pair = instances_to_trace(model, base, inputs)
     except NoInstances as reason:
         note = with_code(f"probe: not run: {reason}", "probe-not-run")
         facts = _without_trace(note, model, base)
@@ -208,11 +169,9 @@ def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Forwar
         failure = f"probe: not run: the forward pass failed ({type(error).__name__}: {error})"
         return _without_trace(with_code(failure, "probe-not-run"), model, base)
     facts = _compare(small, large, pair, output_modules(model))
-    return replace(
-        facts,
-        score_sizes=_score_sizes(small, large, pair, base),
-        routing=_routing(model, base, pair, facts),
-    )
+    if large.scores:
+        facts = replace(facts, score_sizes=score_sizes(small, large, pair, base))
+    return replace(facts, routing=_routing(model, base, pair, facts))
 
 
 def _routing(
@@ -293,14 +252,9 @@ def output_modules(model: nn.Module) -> tuple[str, ...]:
 
 
 def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -> ForwardFacts:
-    findings: list[str] = []
     shapes = shapes_of(pair.large)
     small_shapes = shapes_of(pair.small)
-    same = _counterpart_names(shapes, small_shapes)
-    scores = _scores(small, large, same, pair, findings)
-    in_scores: set[str] = set()
-    for score in large.scores:
-        in_scores.update(score.queries, score.keys)
+    same = counterpart_names(shapes, small_shapes)
     carriers: dict[str, tuple[str, ...]] = {}
     for name, norm in large.carriers.items():
         if _is_in_the_target(norm, pair):
@@ -308,35 +262,51 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
     layouts: dict[str, tuple[Layout, ...]] = {}
     for name, uses in large.uses.items():
         layouts[name] = _layouts(uses, len(shapes[name]))
-    return ForwardFacts(
+    facts = ForwardFacts(
         note=pair.note,
         shapes=shapes,
         layouts=layouts,
-        powers=_powers(small, large, same, pair, in_scores, findings),
-        biases=_biases(large),
-        constants=_constants(small, large, same),
         small_shapes={name: small_shapes[other] for name, other in same.items()},
-        constant_growth=_constant_growth(small, large, same) if _has_adapters(pair) else {},
         branches=_branches(large),
         open_branches=any(not branch.last for branch in large.branches),
         carriers=carriers,
-        scores=scores,
         outputs=outputs,
         parallel=frozenset(stack_of(name) for name in large.parallel),
         normalized=large.normalized,
         generated=_generated(small, large, same),
-        findings=tuple(dict.fromkeys(findings)),
         pair=pair,
+    )
+    findings: list[str] = []
+    if large.scores:
+        scores = traced_scores(small, large, same, pair, findings)
+        facts = replace(facts, scores=scores)
+    if small.constants or large.constants:
+        facts = _with_constants(facts, small, large, same, findings)
+    if _has_adapters(pair):
+        facts = replace(facts, constant_growth=constant_growth(small, large, same))
+    return replace(facts, findings=tuple(dict.fromkeys(findings)))
+
+
+def _with_constants(
+    facts: ForwardFacts, small: Trace, large: Trace, same: Mapping[str, str], findings: list[str]
+) -> ForwardFacts:
+    """Add the constants of the forward code, except those of attention scores."""
+    assert facts.pair is not None
+    in_scores: set[str] = set()
+    for score in large.scores:
+        in_scores.update(score.queries, score.keys)
+    return replace(
+        facts,
+        powers=powers_by_use(small, large, same, facts.pair, in_scores, findings),
+        biases=scaled_biases(large),
+        constants=constants_of_base(small, large, same),
     )
 
 
-def _counterpart_names(
-    shapes: Mapping[str, tuple[int, ...]], base_shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, str]:
-    names: dict[str, str] = {}
-    for name, counterpart in counterparts(shapes, base_shapes).items():
-        names[name] = counterpart.name
-    return names
+def _has_adapters(pair: Pair) -> bool:
+    """Return whether the traced models are base and target, partly frozen."""
+    trained = {parameter.requires_grad for parameter in pair.large.parameters()}
+    return not pair.owned and len(trained) == 2
 
 
 def _branches(traced: Trace) -> dict[str, str]:
@@ -391,538 +361,3 @@ def _layout(use: Use, dimensions: int) -> Layout:
         fan_in = fan_in[:1]
     fan_out = tuple(axis for axis in range(dimensions) if axis not in use.fan_in)
     return Layout("matrix", fan_in, fan_out)
-
-
-# --- constants ------------------------------------------------------------------------------------
-
-
-def _powers(
-    small: Trace,
-    large: Trace,
-    same: Mapping[str, str],
-    pair: Pair,
-    in_scores: set[str],
-    findings: list[str],
-) -> dict[tuple[str, str], float]:
-    """Return the power of the width in the constants at each use."""
-    is_deeper = len(large.uses) > len(small.uses)
-    before = constants_by_use(small, is_deeper)
-    sizes_before = sizes_by_use(small)
-    sizes = sizes_by_use(large)
-    result: dict[tuple[str, str], float] = {}
-    for (name, kind), value in constants_by_use(large, is_deeper).items():
-        if name in in_scores:
-            continue
-        # code and hooks leave out a factor of one, which is that of the smaller instance
-        power = _power(before.get((same[name], kind), 1.0), value, pair.growth)
-        if power is not None:
-            size_before = sizes_before.get((same[name], kind), 1.0)
-            power += _half_powers(size_before, sizes[name, kind], pair.growth)
-        if power is None:
-            note = (
-                f"a constant that multiplies {name} could not be read; if it depends on the width,"
-                " the plan does not compensate it"
-            )
-            findings.append(with_code(note, "constant-not-read"))
-        elif abs(power) > NEGLIGIBLE:
-            result[name, kind] = power
-    return result
-
-
-def _constants(small: Trace, large: Trace, same: Mapping[str, str]) -> dict[tuple[str, str], float]:
-    """Return the constants of the small instance that could be read and are not zero."""
-    values = constants_by_use(small)
-    sizes = sizes_by_use(small)
-    result: dict[tuple[str, str], float] = {}
-    for name, kind in constants_by_use(large):
-        at = (same[name], kind)
-        value = values.get(at)
-        if value is not None and math.isfinite(value) and value != 0:
-            result[name, kind] = abs(value) * sizes[at]
-    return result
-
-
-def _has_adapters(pair: Pair) -> bool:
-    """Return whether the traced models are base and target, partly frozen."""
-    trained = {parameter.requires_grad for parameter in pair.large.parameters()}
-    return not pair.owned and len(trained) == 2
-
-
-def _constant_growth(
-    small: Trace, large: Trace, same: Mapping[str, str]
-) -> dict[tuple[str, str], float]:
-    """Return the ratio of the constants of two traces at every use; 1 where the code has none.
-
-    A use is left out if one of its constants could not be read.
-    """
-    before = constants_by_use(small)
-    after = constants_by_use(large)
-    result: dict[tuple[str, str], float] = {}
-    for name, uses in large.uses.items():
-        for kind in dict.fromkeys(use.kind for use in uses):
-            value = after.get((name, kind), 1.0)
-            base_value = before.get((same[name], kind), 1.0)
-            if value and base_value and math.isfinite(value / base_value):
-                result[name, kind] = value / base_value
-    return result
-
-
-def constants_by_use(
-    traced: Trace, without_terms: bool = False
-) -> dict[tuple[str, str], float | None]:
-    """Return the product of all constants at the first use of each kind of every tensor.
-
-    Without terms: constants that multiply one term of a sum are left out. Where layers are added
-    along with the width, these are the multipliers of residual branches, which belong to the depth.
-    """
-    products: dict[tuple[str, str], float | None] = {}
-    for at, constants in _at_first_use(traced).items():
-        counted = [c.value for c in constants if not (without_terms and c.added)]
-        values = [value for value in counted if value is not None]
-        if counted:
-            products[at] = math.prod(values) if len(values) == len(counted) else None
-    return products
-
-
-def sizes_by_use(traced: Trace) -> dict[tuple[str, str], float]:
-    """Return the size of what the constants at each use multiply, if it was just normalized."""
-    sizes: dict[tuple[str, str], float] = {}
-    for at, constants in _at_first_use(traced).items():
-        sizes[at] = math.prod(constant.size for constant in constants)
-    return sizes
-
-
-def _at_first_use(traced: Trace) -> dict[tuple[str, str], list[Constant]]:
-    """Return the constants at the first use of each kind of every tensor.
-
-    Other uses of the same kind, by an encoder and a decoder, are assumed to be alike.
-    """
-    by_use: dict[tuple[str, str], list[Constant]] = {}
-    for constant in traced.constants:
-        for at in _scaled_uses(constant, traced):
-            constants = by_use.setdefault(at, [])
-            if not constants or constants[0].at == constant.at:
-                constants.append(constant)
-    return by_use
-
-
-def _scaled_uses(constant: Constant, traced: Trace) -> list[tuple[str, str]]:
-    """Return the uses whose output a constant multiplies; after a norm, those whose input it
-    multiplies."""
-    if "lookup" in constant.uses:
-        kind = "lookup"
-        kinds = {"lookup"}
-    elif "matrix" in constant.uses or "convolution" in constant.uses:
-        kind = "matrix"
-        kinds = {"matrix", "convolution"}
-    else:
-        return [(name, "matrix") for name in constant.before]
-    result: list[tuple[str, str]] = []
-    for name in constant.after:
-        if any(use.kind in kinds for use in traced.uses[name]):
-            result.append((name, kind))
-        elif any(use.kind == "shift" for use in traced.uses[name]):
-            result.append((name, "shift"))
-    return result
-
-
-def _biases(traced: Trace) -> dict[str, str]:
-    """Return the matrix or table of every bias that a constant multiplies along with it."""
-    result: dict[str, str] = {}
-    for constant in traced.constants:
-        scaled = _scaled_uses(constant, traced)
-        makers = [name for name, kind in scaled if kind != "shift"]
-        for name, kind in scaled:
-            if kind == "shift" and makers:
-                result[name] = _beside(name, makers)
-    return result
-
-
-def _beside(name: str, makers: Sequence[str]) -> str:
-    """Return the maker in the same module, or else the first."""
-    module = name.rpartition(".")[0]
-    for maker in makers:
-        if maker.rpartition(".")[0] == module:
-            return maker
-    return makers[0]
-
-
-def _power(small: float | None, large: float | None, growth: float) -> float | None:
-    if small is None or large is None or not (math.isfinite(small) and math.isfinite(large)):
-        return None
-    if small == large or growth == 1:
-        return 0.0
-    if small * large <= 0:
-        return None
-    return _rational(math.log(large / small) / math.log(growth))
-
-
-def _half_powers(small: float, large: float, growth: float) -> float:
-    """Return the exponent of a measured size, rounded to a multiple of one half."""
-    if small == large or growth == 1:
-        return 0.0
-    return round(2 * math.log(large / small) / math.log(growth)) / 2
-
-
-def _rational(exponent: float) -> float:
-    """Return the nearest multiple of 1/12 if the exponent equals it up to rounding."""
-    near = round(exponent * 12) / 12
-    if abs(near - exponent) < 1e-3:
-        return near
-    return exponent
-
-
-# --- attention ------------------------------------------------------------------------------------
-
-
-def _scores(
-    small: Trace, large: Trace, same: Mapping[str, str], pair: Pair, findings: list[str]
-) -> tuple[Score, ...]:
-    by_queries = {score.queries: score for score in small.scores}
-    result: list[Score] = []
-    for wide in large.scores:
-        narrow = by_queries.get(tuple(same[name] for name in wide.queries))
-        if narrow is None:
-            continue
-        score = _score(narrow, wide, small, large, pair, findings)
-        if score is not None:
-            result.append(score)
-    return _with_rows(result, large, same, pair)
-
-
-def _score_sizes(small: Trace, large: Trace, pair: Pair, base: Base) -> dict[str, float]:
-    """Return the size of the base's scores for queries and keys of size one: scale sqrt(head_size).
-
-    It is 1 if scores are divided by the root of the head size, sqrt(head_size) in T5, which divides
-    by nothing. Names are those of the large instance.
-    """
-    same = _counterpart_names(shapes_of(pair.large), shapes_of(pair.small))
-    by_queries = {score.queries: score for score in small.scores}
-    head_size = None
-    config = getattr(base.module, "config", None)
-    if pair.owned and is_configuration(config):
-        head_size = huggingface.head_size(config)
-    sizes: dict[str, float] = {}
-    for wide in large.scores:
-        narrow = by_queries.get(tuple(same[name] for name in wide.queries))
-        if narrow is None or not narrow.scale or not wide.scale or narrow.normalized:
-            continue
-        size = abs(narrow.scale) * narrow.head_size**0.5
-        grown = wide.head_size / narrow.head_size
-        if grown != 1 and head_size is not None:
-            power = 0.5 + (_power(narrow.scale, wide.scale, grown) or 0.0)
-            size *= (head_size / narrow.head_size) ** power
-        for name in set(wide.queries) - set(wide.keys):
-            sizes[name] = size
-    return sizes
-
-
-def _with_rows(
-    scores: list[Score], large: Trace, same: Mapping[str, str], pair: Pair
-) -> tuple[Score, ...]:
-    """Return the scores with the rows of queries and keys in packed projections."""
-    fan_in: dict[str, tuple[int, ...]] = {}
-    for score in scores:
-        for name in score.queries:
-            if name in score.keys:
-                for use in large.uses[name]:
-                    if use.kind in ("matrix", "convolution") and use.fan_in is not None:
-                        fan_in[name] = use.fan_in
-    if not fan_in:
-        return tuple(scores)
-    try:
-        rows = packed_scores(pair.large, pair.inputs, fan_in)
-        if pair.owned:  # the target has other sizes: rows must be fractions of them
-            narrow = {same[name]: axes for name, axes in fan_in.items()}
-            narrow_rows = packed_scores(pair.small, pair.inputs, narrow)
-            rows = {n: r for n, r in rows.items() if _is_alike(r, narrow_rows.get(same[n]), same)}
-    except Exception:  # the model's forward code may raise anything, such as in-place changes
-        return tuple(scores)
-    result: list[Score] = []
-    for score in scores:
-        for name in score.queries:
-            if name in rows:
-                score = replace(score, packed=rows[name])
-        result.append(score)
-    return tuple(result)
-
-
-def _is_alike(wide: PackedScores, narrow: PackedScores | None, same: Mapping[str, str]) -> bool:
-    """Return whether the rows are the same fractions of the tensors in both instances."""
-    if narrow is None:
-        return False
-    pairs = ((wide.queries, narrow.queries), (wide.keys, narrow.keys))
-    for wide_rows, narrow_rows in pairs:
-        for name, entries in wide_rows.items():
-            other = narrow_rows.get(same[name])
-            if other is None or other.scaled_to(entries.size) != entries:
-                return False
-    return True
-
-
-def _score(
-    narrow: Scores, wide: Scores, small: Trace, large: Trace, pair: Pair, findings: list[str]
-) -> Score | None:
-    stacks = ", ".join(stack_of(name) for name in wide.queries)
-    where = f"attention scores at {stacks}"
-    grown = wide.head_size / narrow.head_size
-    narrow_scale = _common_scale(narrow, small)
-    wide_scale = _common_scale(wide, large)
-    if narrow_scale is None or wide_scale is None:
-        note = f"the scale of {where} could not be read, and the plan does not compensate it"
-        findings.append(with_code(note, "constant-not-read"))
-        return None
-    if grown == 1 and abs(math.log(wide_scale / narrow_scale)) > NEGLIGIBLE:
-        note = (
-            f"{where} are scaled by {narrow_scale:.4g} and, in a wider instance with the same head"
-            f" size, by {wide_scale:.4g}; let the model's scale depend on the head size only"
-        )
-        findings.append(with_code(note, "attention-scale"))
-    growth = pair.head_growth if pair.owned else grown
-    if growth is None:
-        note = (
-            f"{where}: head sizes grow by different ratios in the parts of the model; the scores"
-            " are not changed"
-        )
-        findings.append(with_code(note, "attention-scale"))
-    if growth is None or growth == 1:
-        return None
-    packed = bool(set(wide.queries) & set(wide.keys))
-    return Score(
-        queries=_with_biases(wide.queries, large),
-        keys=_with_biases(wide.keys, large),
-        head_growth=growth,
-        power=_power(narrow_scale, wide_scale, grown) or 0.0,
-        separate=not packed and not _offset_gain(wide.queries, pair) and not _hidden(wide, large),
-    )
-
-
-def _common_scale(scores: Scores, traced: Trace) -> float | None:
-    """Return the scale without constants that multiply one term of a sum, as in an adapter."""
-    scale = scores.scale
-    for constant in traced.constants:
-        terms = set(constant.after)
-        in_a_sum = terms < set(scores.queries) or terms < set(scores.keys)
-        if scale is not None and terms and in_a_sum and constant.value:
-            scale /= constant.value
-    return scale
-
-
-def _hidden(scores: Scores, traced: Trace) -> bool:
-    """Return whether a norm without gain follows the queries: a factor before it has no effect."""
-    if not scores.normalized:
-        return False
-    for name in scores.queries:
-        if any(use.kind in ("matrix", "convolution") for use in traced.uses[name]):
-            return True
-    return False
-
-
-def _with_biases(names: tuple[str, ...], traced: Trace) -> tuple[str, ...]:
-    with_biases = list(names)
-    for name in names:
-        if name.endswith(".weight"):
-            with_biases.append(f"{name.removesuffix('.weight')}.bias")
-    return tuple(dict.fromkeys(name for name in with_biases if name in traced.uses))
-
-
-def _offset_gain(names: tuple[str, ...], pair: Pair) -> bool:
-    """Return whether one of them is a gain stored as an offset from one: it starts at zero and
-    cannot take a factor."""
-    parameters = dict(pair.large.named_parameters())
-    return any(parameters[name].dim() == 1 and not parameters[name].any() for name in names)
-
-
-def _declared_scores(model: nn.Module, base: Base) -> tuple[Score, ...]:
-    """Return the scores of nn.MultiheadAttention, which has its head size as an attribute.
-
-    Its packed tensors have queries first, then keys, then values.
-    """
-    if base.module is None:
-        return ()
-    base_modules = dict(base.module.named_modules())
-    scores: list[Score] = []
-    for name, module in unwrap(model).named_modules():
-        other = base_modules.get(name)
-        if not isinstance(module, nn.MultiheadAttention):
-            continue
-        if not isinstance(other, nn.MultiheadAttention) or module.head_dim == other.head_dim:
-            continue
-        growth = module.head_dim / other.head_dim
-        packed = _declared_rows(name, module)
-        names = tuple(packed.queries)
-        scores.append(Score(names, tuple(packed.keys), growth, -0.5, separate=False, packed=packed))
-    return tuple(scores)
-
-
-def _declared_rows(name: str, module: nn.MultiheadAttention) -> PackedScores:
-    """Return the rows of queries and keys in the tensors of nn.MultiheadAttention."""
-    width = module.embed_dim
-    queries: dict[str, Entries] = {}
-    keys: dict[str, Entries] = {}
-    prefix = f"{name}." if name else ""
-    for attribute in ("in_proj_weight", "in_proj_bias"):
-        if getattr(module, attribute) is not None:
-            queries[prefix + attribute] = Entries(0, 3 * width, ((0, width),))
-            keys[prefix + attribute] = Entries(0, 3 * width, ((width, 2 * width),))
-    if module.in_proj_weight is None:
-        queries[f"{prefix}q_proj_weight"] = Entries(0, width, ((0, width),))
-        keys[f"{prefix}k_proj_weight"] = Entries(0, width, ((0, width),))
-    return PackedScores(queries, keys)
-
-
-# --- two instances to trace -----------------------------------------------------------------------
-
-
-def _pair(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Pair:
-    """Return two instances to trace; raise NoInstances if there are none.
-
-    Small instances of a Hugging Face model are built from the base's configuration. For any other
-    model the instances are base and target, if there is an example batch.
-    """
-    if base.module is None:
-        raise NoInstances("the base is a saved plan, not a model")
-    inner = unwrap(model)
-    ours = getattr(inner, "config", None)
-    theirs = getattr(base.module, "config", None)
-    if is_configuration(ours) and is_configuration(theirs):
-        if is_built_from(inner, ours):
-            return _small_instances(inner, ours, theirs, inputs)
-        inputs = inputs or _example_that_runs(inner, base.module, ours)
-    derived = None
-    if inputs is None:
-        derived = token_batch(inner, base.module)
-        if derived is not None and not derived.is_meta:
-            derived = (
-                None if _failure(inner, derived) or _failure(base.module, derived) else derived
-            )
-    batch = derived if inputs is None else inputs
-    if batch is None:
-        raise NoExampleBatch(
-            "no example batch; pass plan(..., inputs=...) to find multipliers in the forward code"
-        )
-    pair = _base_and_target(inner, base.module, batch)
-    if derived is not None:
-        return replace(pair, note="probe: base and target on random token indices")
-    return pair
-
-
-def _example_that_runs(
-    model: nn.Module, base: nn.Module, config: Configuration
-) -> ExampleBatch | None:
-    """Return a random batch for a Hugging Face model that was changed after it was built."""
-    if any(p.is_meta for p in (*model.parameters(), *base.parameters())):
-        return None
-    for batch in huggingface.examples(model, config):
-        if _failure(model, batch) is None and _failure(base, batch) is None:
-            return batch
-    return None
-
-
-def _base_and_target(model: nn.Module, base: nn.Module, inputs: ExampleBatch) -> Pair:
-    parameters = [*model.parameters(), *base.parameters()]
-    if any(p.is_meta for p in parameters):
-        raise NoInstances(
-            "base or target is on the meta device, where constants cannot be read; build both on"
-            " the CPU"
-        )
-    if any(hasattr(p, "device_mesh") for p in parameters):
-        raise NoInstances("the model is sharded; make the plan before sharding it")
-    if len({p.device for p in parameters}) > 1:
-        raise NoInstances("base and target are on different devices; put them on one")
-    return Pair(
-        small=base,
-        large=model,
-        inputs=inputs,
-        growth=_usual_growth(base, model),
-        head_growth=None,
-        note="probe: base and target on the example batch",
-        owned=False,
-    )
-
-
-def _usual_growth(base: nn.Module, model: nn.Module) -> float:
-    """Return the ratio by which most axes of equally named tensors grow."""
-    base_parameters = dict(base.named_parameters())
-    ratios: list[float] = []
-    for name, parameter in model.named_parameters():
-        counterpart = base_parameters.get(name)
-        if counterpart is None or counterpart.dim() != parameter.dim():
-            continue
-        for size, base_size in zip(parameter.shape, counterpart.shape, strict=True):
-            if size != base_size:
-                ratios.append(size / base_size)
-    if not ratios:
-        return 1.0
-    return max(set(ratios), key=ratios.count)
-
-
-def _small_instances(
-    model: nn.Module, ours: Configuration, theirs: Configuration, inputs: ExampleBatch | None
-) -> Pair:
-    """Build a small base, and the same four times as wide."""
-    try:
-        narrow, wide = huggingface.small_pair(model, ours, theirs)
-        small = built(model, narrow, device="cpu").float()
-        large = built(model, wide, device="cpu").float()
-        batches: list[ExampleBatch] = list(huggingface.examples(small, narrow))
-    except Exception as error:  # configurations may raise anything when they are changed
-        raise NoInstances(
-            f"small instances could not be built ({type(error).__name__}: {error})"
-        ) from error
-    if inputs is not None:
-        batches.append(tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, inputs))
-
-    def like_the_target() -> nn.Module:
-        config = huggingface.proportional_to(model, ours, theirs)
-        return built(model, config, device="cpu").float()
-
-    batch = _first_that_runs(small, [batch for batch in batches if batch], like_the_target)
-    widths = dict.fromkeys((huggingface.width_of(narrow), huggingface.width_of(wide)))
-    grows = narrow.to_dict() != wide.to_dict()
-    return Pair(
-        small=small,
-        large=large,
-        inputs=batch,
-        growth=huggingface.GROWTH if grows else 1.0,
-        head_growth=huggingface.head_growth(ours, theirs),
-        note=f"probe: small instances of width {' and '.join(widths)}",
-        owned=True,
-    )
-
-
-def _first_that_runs(
-    small: nn.Module, batches: list[ExampleBatch], like_the_target: Callable[[], nn.Module]
-) -> ExampleBatch:
-    """Return the first batch that the small instance accepts.
-
-    If it accepts none and a small copy of the target does, the sizes of the base are inconsistent.
-    """
-    errors = [_failure(small, batch) for batch in batches]
-    if None in errors:
-        return batches[errors.index(None)]
-    if not errors:
-        raise NoInstances(
-            "no example batch is known for this kind of model; pass plan(..., inputs=...)"
-        )
-    first_error = f"{type(errors[0]).__name__}: {errors[0]}"
-    copy = like_the_target()
-    if any(_failure(copy, batch) is None for batch in batches):
-        message = (
-            f"base: a model of these sizes does not run ({first_error}); change sizes together that"
-            " depend on each other, such as num_attention_heads and num_key_value_heads, or"
-            " hidden_size and intermediate_size"
-        )
-        raise InputError(message, "inconsistent-sizes", argument="base")
-    raise NoInstances(
-        f"the forward pass failed ({first_error}); pass an example batch that works:"
-        " plan(..., inputs=...)"
-    )
-
-
-def _failure(model: nn.Module, inputs: ExampleBatch) -> Exception | None:
-    try:
-        trace(model, inputs)
-    except Exception as error:  # the model's forward code may raise anything
-        return error
-    return None

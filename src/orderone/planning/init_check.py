@@ -23,9 +23,9 @@ from orderone.observe.inventory import inventory
 from orderone.observe.trace import call_with, undisturbed
 from orderone.planning.base import parameter_count
 from orderone.planning.counterparts import stack_of
-from orderone.planning.forward_facts import Pair
 from orderone.planning.huggingface import GROWTH, LARGEST
 from orderone.planning.options import ExampleBatch
+from orderone.planning.traced_pair import Pair
 from orderone.torch_compat import tree_leaves
 
 if TYPE_CHECKING:
