@@ -4,11 +4,37 @@ import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 _NUMPY_SEEDS = 2**32  # numpy's global generator accepts no larger seeds
+
+
+@dataclass(frozen=True)
+class AllGenerators:
+    """States of all generators: torch's on the CPU and the present GPU, numpy's and Python's."""
+
+    python: tuple[Any, ...]
+    numpy: Any
+    cpu: torch.Tensor
+    cuda: torch.Tensor | None
+
+    @staticmethod
+    def now() -> "AllGenerators":
+        cuda = None
+        if torch.cuda.is_initialized():
+            cuda = torch.cuda.get_rng_state()
+        return AllGenerators(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)
+
+    def restore(self) -> None:
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda)
 
 
 def start_seed(seed: int) -> int:

@@ -17,7 +17,7 @@ from orderone.sweeping.engine import Engine
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked import NotStackable
-from orderone.sweeping.stacked.verify import _read, _Verification, verify
+from orderone.sweeping.stacked.verify import _Verification, read_first, verify
 from orderone.training.source import Source
 from orderone.training.stacked.other_kernels import OtherKernels
 from orderone.training.stacked.proof import Difference, Differences, Place
@@ -160,7 +160,7 @@ def test_sums_that_cancel_are_rounding_in_double_precision(monkeypatch):
         monkeypatch.setattr(_Verification, "_beyond_nudges", lambda *_: [difference])
         monkeypatch.setattr(Differences, "beyond", lambda *_: [difference])
         trials = trials_of(job)
-        return _Verification(job, _read(job, trials, 1))._left_in("float64")
+        return _Verification(job, read_first(job, trials, 1))._left_in("float64")
 
     assert left(3e-14) == []
     assert left(1e-6) != []

@@ -14,7 +14,8 @@ from torch import Tensor
 from orderone.seeding import preserved
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import make_step
-from orderone.sweeping.stacked.verify import FirstBatches, Proof
+from orderone.sweeping.stacked.first_steps import FirstSteps
+from orderone.sweeping.stacked.verify import FirstBatches
 from orderone.sweeping.trial import Trial
 from orderone.torch_compat import tree_map
 from orderone.training.source import Batch
@@ -27,12 +28,22 @@ WORTH_MEASURING = 100  # batches of a training; the comparison costs about four 
 MARGIN = 1.1  # slower by less is noise
 
 
-def worth_comparing(job: Job, proof: Proof, trials: Sequence[Trial]) -> bool:
+class LooksSlower(Exception):  # noqa: N818  # not an error: a second measurement decides
+    """A stack seems to be slower than its members one after another."""
+
+
+def worth_comparing(job: Job, trials: Sequence[Trial]) -> bool:
     """Return whether to measure both ways."""
-    if torch.device(job.device).type != "cpu" or not proof.how:
+    if torch.device(job.device).type != "cpu":
         return False
     steps = min(job.settings_of(trial).steps for trial in trials)
     return steps * job.accumulate >= WORTH_MEASURING
+
+
+def must_look_faster(first: FirstSteps, members: int) -> None:
+    """Raise LooksSlower if the first steps, which both ways have taken, say so."""
+    if min(first.seconds) > MARGIN * members * first.seconds_alone:
+        raise LooksSlower
 
 
 def must_be_faster(job: Job, trials: Sequence[Trial], stack: Stack, first: FirstBatches) -> None:

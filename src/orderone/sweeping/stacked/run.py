@@ -9,12 +9,24 @@ import torch
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report
 from orderone.sweeping.stacked.capacity import capacity
-from orderone.sweeping.stacked.comparison import must_be_faster, worth_comparing
+from orderone.sweeping.stacked.comparison import (
+    LooksSlower,
+    must_be_faster,
+    must_look_faster,
+    worth_comparing,
+)
 from orderone.sweeping.stacked.feed import stacked_batches
+from orderone.sweeping.stacked.first_steps import NotProved, can_be_proved
 from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.stacked.training import StackedTraining
 from orderone.sweeping.stacked.unfinished import saved_proof, unfinished
-from orderone.sweeping.stacked.verify import NOT_PROVED, verify
+from orderone.sweeping.stacked.verify import (
+    NOT_PROVED,
+    FirstBatches,
+    proved_steps,
+    read_first,
+    verify,
+)
 from orderone.sweeping.trial import Trial
 from orderone.training.outcome import Outcome
 
@@ -64,16 +76,7 @@ def _run(
     """Train one stack; if memory is too small, train two halves."""
     ended: set[str] = set()
     try:
-        proof = saved_proof(checkpoint, trials)
-        first_batches = None
-        if proof is None and job.verify:
-            proof, first_batches = verify(job, trials)
-        training = StackedTraining(job, trials, checkpoint, proof or NOT_PROVED, first_batches)
-        if if_faster and first_batches is not None and worth_comparing(job, training.proof, trials):
-            must_be_faster(job, trials, training.stack, first_batches)
-            # a new one: the forward passes may have changed something that no attribute shows
-            training = StackedTraining(job, trials, checkpoint, training.proof, first_batches)
-        for outcome in training.run(report):
+        for outcome in _outcomes(job, trials, report, checkpoint, if_faster):
             ended.add(outcome.key)
             yield outcome
         return
@@ -85,6 +88,38 @@ def _run(
     for half in (left[: len(left) // 2], left[len(left) // 2 :]):
         if half:
             yield from _run(job, half, report, checkpoint)
+
+
+def _outcomes(
+    job: Job,
+    trials: Sequence[Trial],
+    report: Report | None,
+    checkpoint: Path | None,
+    if_faster: bool,
+) -> Iterator[Outcome]:
+    """Train one stack, and prove it: by its first steps, or by steps of other models before it."""
+    proof = saved_proof(checkpoint, trials)
+    first_batches = None
+    if proof is None and job.verify and can_be_proved(job, trials):
+        training = StackedTraining(job, trials, checkpoint, prove=True)
+        if if_faster and worth_comparing(job, trials):
+            training.accept = lambda first: must_look_faster(first, len(trials))
+        try:
+            yield from training.run(report)
+            return
+        except NotProved:
+            pass
+        except LooksSlower:
+            proof = training.proof
+            first_batches = FirstBatches(read_first(job, trials, proved_steps(job, trials)).stacked)
+    if proof is None and job.verify:
+        proof, first_batches = verify(job, trials)
+    training = StackedTraining(job, trials, checkpoint, proof or NOT_PROVED, first_batches)
+    if if_faster and first_batches is not None and worth_comparing(job, trials):
+        must_be_faster(job, trials, training.stack, first_batches)
+        # a new one: the forward passes may have changed something that no attribute shows
+        training = StackedTraining(job, trials, checkpoint, training.proof, first_batches)
+    yield from training.run(report)
 
 
 def _same_program(job: Job, trials: Sequence[Trial]) -> list[list[Trial]]:

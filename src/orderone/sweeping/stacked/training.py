@@ -11,7 +11,7 @@ loops share the settings, the batches, the outcome and the format of checkpoints
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from orderone.seeding import preserved, seeded
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report, capture_pays
 from orderone.sweeping.stacked.feed import stacked_batches
+from orderone.sweeping.stacked.first_steps import FirstSteps, NotProved
 from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.stacked.resume_check import state_lost_by_checkpoints
 from orderone.sweeping.stacked.unfinished import restore, save
@@ -41,7 +42,9 @@ GONE = 1 / 4  # share of a captured stack that leaves before the rest is capture
 class StackedTraining:
     """`slots` are the trials in the stack, in its order; `running` are those that still train.
 
-    `first_batches` were read before, for the proof that the stack equals stand-alone runs.
+    `first_batches` were read before, for the proof that the stack equals stand-alone runs. With
+    `prove`, its first steps are this proof; `accept` is then called before the next step, and may
+    raise.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class StackedTraining:
         folder: Path | None = None,
         proof: Proof = NOT_PROVED,
         first_batches: FirstBatches | None = None,
+        prove: bool = False,
     ):
         self.job = job
         self.proof = proof
@@ -76,7 +80,13 @@ class StackedTraining:
         self.done: int = 0
         self.formed: int = 0  # updates before the stack had its present members
         self.members: int = len(trials)
-        self.stack: Stack = make_stack(job, [job.member(trial) for trial in trials])
+        members = [job.member(trial) for trial in trials]
+        self.stack: Stack = make_stack(job, members)
+        self.first_steps: FirstSteps | None = None  # while they have not proved the stack
+        if prove:
+            self.first_steps = FirstSteps(job, trials, self.stack, members)
+            self.first_batches = FirstBatches(self.first_steps.data.stacked)
+        self.accept: Callable[[FirstSteps], None] | None = None
         self.captured: FixedStep | None = None
         self.capture: bool = capture_pays(job) or bool(job.compile)
         self.not_captured: str | None = None  # why not
@@ -86,6 +96,8 @@ class StackedTraining:
         with seeded(self.slots[0].seed):
             self.stack.seed([trial.seed for trial in self.slots])
             restore(self)
+            if self.done and self.first_steps is not None:
+                raise NotProved  # its first steps were made before
             self._try_evaluation()
             yield from self._end_members()
             saved = time.monotonic()
@@ -117,7 +129,7 @@ class StackedTraining:
 
         A proof has done that, too.
         """
-        if self.done or self.proof.how:
+        if self.done or self.proof.how or self.first_steps is not None:
             return
         for batch in self.source.held_out()[:1]:
             with preserved():
@@ -132,7 +144,7 @@ class StackedTraining:
         seeds = [trial.data_seed for trial in self.slots]
         rows: list[torch.Tensor] = []
         end = min(self.steps[key] for key in self.running)
-        while self.done < end and not interrupts.pending():
+        while self.done < end and (self.first_steps or not interrupts.pending()):
             batches = self._batches(seeds)
             rows.append(self._step(batches, self.settings.factor(self.done)).clone())
             self.done += 1
@@ -159,6 +171,8 @@ class StackedTraining:
         return stacked_batches(self.job, self.source, self.done, seeds)
 
     def _step(self, batches: Sequence[Batch], factor: float) -> torch.Tensor:
+        if self.first_steps is not None:
+            return self._proved_step(self.first_steps, batches, factor)
         if self.capture and self.captured is None:
             try:
                 self.captured = self._fixed_step(batches)
@@ -172,6 +186,17 @@ class StackedTraining:
         if self.captured is not None and self.captured.fits(*batches):
             return self.captured(*batches, factor=factor)
         return self.stack.step(*batches, factor=factor)
+
+    def _proved_step(
+        self, first: FirstSteps, batches: Sequence[Batch], factor: float
+    ) -> torch.Tensor:
+        losses = first.step(self.done, batches, factor)
+        if self.done + 1 == first.steps:
+            self.proof = first.proof()
+            if self.accept is not None:
+                self.accept(first)
+            self.first_steps = None
+        return losses
 
     def _fixed_step(self, batches: Sequence[Batch]) -> FixedStep:
         if capture_pays(self.job):

@@ -112,28 +112,40 @@ def verify(job: Job, trials: Sequence[Trial]) -> tuple[Proof, FirstBatches]:
 
     Raise NotStackable, with the first module that deviates, if it does not.
     """
-    steps = min(STEPS, min(job.settings_of(trial).steps for trial in trials))
+    steps = proved_steps(job, trials)
     with preserved():
-        read = _read(job, trials, steps)
+        read = read_first(job, trials, steps)
         proof = _Verification(job, read).run()
     pair = tuple(trial.key for trial in read.pair)
     return replace(proof, pair=pair), FirstBatches(read.stacked)
+
+
+def proved_steps(job: Job, trials: Sequence[Trial]) -> int:
+    """Return the number of steps that the pair takes both ways."""
+    return min(STEPS, min(job.settings_of(trial).steps for trial in trials))
 
 
 # --- data -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Read:
-    """Data of the first steps: of the whole stack, of the pair in it, and of each of the pair."""
+class FirstData:
+    """Data of the first steps: of the whole stack, and of each of the pair alone."""
 
     pair: tuple[Trial, Trial]
+    rows: list[int]  # of the pair in the stack
     stacked: dict[int, list[Batch]]
-    of_pair: list[list[Batch]]
     of_members: list[MemberData]
     held_out: list[Batch]
     factors: list[float]
     seeds: list[int]  # of random draws, for each of the pair; equal if the whole stack has one seed
+
+    def of_pair(self) -> list[list[Batch]]:
+        """Return copies of the batches of the pair in the stack, by step."""
+        steps: list[list[Batch]] = []
+        for batches in self.stacked.values():
+            steps.append([_rows(batch, self.rows) for batch in batches])
+        return steps
 
 
 def pair_of(trials: Sequence[Trial]) -> tuple[Trial, Trial]:
@@ -151,29 +163,31 @@ def pair_of(trials: Sequence[Trial]) -> tuple[Trial, Trial]:
     return first, max(reversed(trials), key=differences_to_first)
 
 
-def _read(job: Job, trials: Sequence[Trial], steps: int) -> _Read:
-    """Read what the training will read, in its order, then the data of each of the pair."""
+def read_first(job: Job, trials: Sequence[Trial], steps: int) -> FirstData:
+    """Read what the training will read, in its order, then the data of each of the pair.
+
+    Raise NotStackable if a batch is another one when it is read a second time.
+    """
     pair = pair_of(trials)
     source = job.source(trials[0])
     seeds = [trial.data_seed for trial in trials]
     stacked = {step: stacked_batches(job, source, step, seeds) for step in range(steps)}
     rows = [list(trials).index(trial) for trial in pair]
-    of_pair = [[_rows(batch, rows) for batch in batches] for batches in stacked.values()]
     held_out = list(source.held_out()[:1])
     of_members: list[MemberData] = []
-    for k, trial in enumerate(pair):
+    for row, trial in zip(rows, pair, strict=True):
         batches: list[Batch] = []
         for number in range(steps * job.accumulate):
             batch = source.at(number, trial.data_seed)
             step, part = divmod(number, job.accumulate)
-            _must_be_equal(job, batch, of_pair[step][part], k, number)
+            _must_be_equal(job, batch, stacked[step][part], row, number)
             batches.append(batch)
         of_members.append(MemberData(batches, held_out))
     factor = job.settings_of(pair[0]).factor
     factors = [factor(step) for step in range(steps)]
     one_seed = all(trial.seed == trials[0].seed for trial in trials)
     proof_seeds = [SEED, SEED if one_seed else SEED + FAR]
-    return _Read(pair, stacked, of_pair, of_members, held_out, factors, proof_seeds)
+    return FirstData(pair, rows, stacked, of_members, held_out, factors, proof_seeds)
 
 
 def _rows(batch: Batch, rows: Sequence[int]) -> Batch:
@@ -210,10 +224,11 @@ def _same_values(x: Tensor, y: Tensor) -> bool:
 class _Verification:
     """Trains the pair both ways; each way gets new models."""
 
-    def __init__(self, job: Job, read: _Read):
+    def __init__(self, job: Job, read: FirstData):
         self.job = job
         self.read = read
-        self.steps = len(read.of_pair)
+        self.of_pair: list[list[Batch]] = read.of_pair()
+        self.steps: int = len(self.of_pair)
         self.loss_scale: float | None = None  # in float16, one at which gradients are finite
 
     def run(self) -> Proof:
@@ -223,13 +238,13 @@ class _Verification:
             return self._in_half_precision(half, alone, together)
         found = differences(alone, together, self.steps)
         if not found.beyond():
-            return _proof(found, f"within {ROUNDING:g} units of rounding")
+            return proof_of(found, f"within {ROUNDING:g} units of rounding")
         left = self._beyond_nudges(self.job, found)
         if not left:
-            return _proof(found, "as near as a run that rounds otherwise")
+            return proof_of(found, "as near as a run that rounds otherwise")
         near = all(x.relative <= KINKS for x in left)
         if near and self.job.precision != "float64" and self._left_in("float64") == []:
-            return _proof(found, "equal in double precision")
+            return proof_of(found, "equal in double precision")
         raise self._refused(left[0], found, self.job)
 
     def _half(self, model: nn.Module) -> torch.dtype | None:
@@ -266,7 +281,7 @@ class _Verification:
         how = "as near as a run with other kernels"
         if left is not None:
             how = f"equal in {precision}, and {how}"
-        return _proof(found, how)
+        return proof_of(found, how)
 
     def _left_in(self, precision: str) -> list[Difference] | None:
         """Return differences in another precision; None if the model cannot run in it."""
@@ -297,7 +312,7 @@ class _Verification:
         alone = [self._makers(job)[0], lambda: self._step(job, 1, members[1])]
         data: list[list[Batch]] = []
         device = torch.device(job.device)
-        for batches in self.read.of_pair:
+        for batches in self.of_pair:
             data.append([moved(batch, device, job.precision) for batch in batches])
         held_out = [moved(batch, device, job.precision) for batch in self.read.held_out]
         return self._alone(alone), Together(
@@ -401,9 +416,11 @@ def _what(place: Place) -> str:
     return f"the {place.kind}{of_tensor} at step {place.step}"
 
 
-def _proof(found: Differences, how: str) -> Proof:
+def proof_of(found: Differences, how: str, pair: tuple[str, ...] = ()) -> Proof:
+    """Return the proof that these differences are."""
     return Proof(
         how,
+        pair=pair,
         loss=found.worst("loss", "evaluation"),
         gradient=found.worst("gradient"),
         update=found.worst("update"),

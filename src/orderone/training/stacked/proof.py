@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from orderone.optimizers.update import Update
+from orderone.training.stacked.draws import GeneratorStates
 from orderone.training.stacked.ways import OneByOne, Together, Way
 
 ROUNDING = 64.0  # units
@@ -87,7 +88,7 @@ class Differences:
             for other in others:
                 if difference.place in other.found:
                     expected = max(expected, other.found[difference.place].units)
-            if others and difference.overall <= 1.0:
+            if difference.overall <= 1.0:
                 continue  # a gradient that is zero but for rounding
             if not difference.units <= ROUNDING * expected:
                 left.append(difference)
@@ -102,48 +103,98 @@ def differences(
     The held-out loss is computed after the first step, so that what an evaluation leaves behind is
     seen in the second. `half` is the precision of autocast, or of parameters in half precision.
     """
-    pending: list[_Pending] = []
     laws: Mapping[str, Update] = {}
     if isinstance(other, Together):
         laws = other.stack.optimizer.laws
-    same_draws = True
-    first: Tensor | None = None  # losses
+    found = Comparison(laws, half)
     for step in range(steps):
         losses, gradients = alone.gradients(step)
-        first = losses.abs() if first is None else first
-        other_losses, other_gradients = other.gradients(step)
-        for a, b in zip(alone.states, other.states, strict=True):
-            same_draws = same_draws and a.same(b)
-        start = len(pending)
-        pending.append(_compared(Place(step, "loss"), losses, other_losses, half))
-        for name in gradients | other_gradients:
-            place = Place(step, "gradient", name)
-            pending.append(_compared(place, gradients.get(name), other_gradients.get(name), half))
-        if half is not None:
-            place = Place(step, "gradients")
-            pending.append(_compared_overall(place, gradients, other_gradients, half))
-        if step:
-            for entry in pending[start:]:
-                entry.leave_out(losses.abs() <= DIVERGING * first)
-        before = {name: p.clone() for name, p in alone.parameters().items()}
+        found.add_passes(step, losses, gradients, *other.gradients(step))
+        found.add_states(alone.states, other.states)
+        before = alone.parameters()
         alone.update(step, gradients)
         other.update(step, gradients)
-        others = other.parameters()
-        for name, p in alone.parameters().items():
-            place = Place(step, "update", name)
-            inner = laws[name].inner_precision if name in laws else None
-            if inner is None:
-                inner = p.dtype
-            pending.append(_compared_update(place, before[name], p, others[name], inner))
-        others = other.buffers()
-        for name, buffer in alone.buffers().items():
-            pending.append(_compared(Place(step, "buffer", name), buffer, others.get(name), half))
+        found.add_updates(step, before, alone.parameters(), other.parameters())
+        found.add_buffers(step, alone.buffers(), other.buffers())
         if step == 0:
             evaluated = alone.evaluate()
             if evaluated is not None:
-                place = Place(step, "evaluation")
-                pending.append(_compared(place, evaluated, other.evaluate(), half))
-    return Differences(_read(pending), alone.drew or other.drew, same_draws)
+                found.add_evaluation(step, evaluated, other.evaluate())
+    return found.read(alone.drew or other.drew)
+
+
+class Comparison:
+    """Compares two ways step by step; numbers stay on the device until `read`.
+
+    `laws` are the updates of the stack's optimizer by parameter. `half` is as in `differences`.
+    """
+
+    def __init__(self, laws: Mapping[str, Update], half: torch.dtype | None = None):
+        self.laws = laws
+        self.half = half
+        self.same_draws: bool = True
+        self._pending: list[_Pending] = []
+        self._first: Tensor | None = None  # losses
+
+    def add_passes(
+        self,
+        step: int,
+        losses: Tensor,
+        gradients: Mapping[str, Tensor],
+        other_losses: Tensor,
+        other_gradients: Mapping[str, Tensor],
+    ) -> None:
+        """Compare losses and gradients."""
+        half = self.half
+        entries = [_compared(Place(step, "loss"), losses, other_losses, half)]
+        for name in {**gradients, **other_gradients}:
+            place = Place(step, "gradient", name)
+            entries.append(_compared(place, gradients.get(name), other_gradients.get(name), half))
+        if half is not None:
+            place = Place(step, "gradients")
+            entries.append(_compared_overall(place, gradients, other_gradients, half))
+        if self._first is None:
+            self._first = losses.abs()
+        else:
+            for entry in entries:
+                entry.leave_out(losses.abs() <= DIVERGING * self._first)
+        self._pending += entries
+
+    def add_states(
+        self, states: Sequence[GeneratorStates], others: Sequence[GeneratorStates]
+    ) -> None:
+        """Compare the states of random generators after a forward pass."""
+        for a, b in zip(states, others, strict=True):
+            self.same_draws = self.same_draws and a.same(b)
+
+    def add_updates(
+        self,
+        step: int,
+        before: Mapping[str, Tensor],
+        after: Mapping[str, Tensor],
+        others: Mapping[str, Tensor],
+    ) -> None:
+        """Compare the parameters after an update."""
+        for name, p in after.items():
+            place = Place(step, "update", name)
+            inner = self.laws[name].inner_precision if name in self.laws else None
+            if inner is None:
+                inner = p.dtype
+            self._pending.append(_compared_update(place, before[name], p, others[name], inner))
+
+    def add_buffers(
+        self, step: int, buffers: Mapping[str, Tensor], others: Mapping[str, Tensor]
+    ) -> None:
+        for name, buffer in buffers.items():
+            place = Place(step, "buffer", name)
+            self._pending.append(_compared(place, buffer, others.get(name), self.half))
+
+    def add_evaluation(self, step: int, losses: Tensor, others: Tensor | None) -> None:
+        self._pending.append(_compared(Place(step, "evaluation"), losses, others, self.half))
+
+    def read(self, drew: bool) -> Differences:
+        """Read all numbers; `drew` says whether a forward pass has drawn random numbers."""
+        return Differences(_read(self._pending), drew, self.same_draws)
 
 
 def _eps(dtype: torch.dtype, half: torch.dtype | None) -> float:

@@ -5,6 +5,7 @@ the caller passes. So a comparison can give both ways the same gradients, and a 
 zero but for rounding, of which Adam makes a whole update, does not matter.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +16,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from orderone.seeding import set_seed
+from orderone.seeding import AllGenerators, set_seed
 from orderone.torch_compat import tree_map
 from orderone.training.source import Batch, Source, moved
 from orderone.training.stacked.draws import GeneratorStates, MemberDraws
@@ -126,6 +127,7 @@ class OneByOne(Way):
     # Whether members draw the same numbers from numpy and `random`. With different seeds they do
     # not, and a stack cannot repeat that: a model that uses such numbers has to deviate from it.
     same_elsewhere: bool = False
+    seconds: dict[tuple[int, int], float] = field(default_factory=dict)  # by member and step
     _made: dict[int, Step] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -148,6 +150,9 @@ class OneByOne(Way):
         else:
             set_seed(self.seeds[k] + step)
 
+    def _passed(self, k: int) -> None:
+        """Do something after the passes of member `k`."""
+
     def gradients(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         losses: list[Tensor] = []
         members: list[dict[str, Tensor]] = []
@@ -157,10 +162,13 @@ class OneByOne(Way):
             one = self.step_of(k)
             self._seed(k, step)
             before = GeneratorStates.now()
+            started = time.perf_counter()
             with self.around:
                 parts = one.backward(step)
                 one.unscale()
+            self.seconds[k, step] = time.perf_counter() - started
             states.append(GeneratorStates.now())
+            self._passed(k)
             self.drew: bool = self.drew or not states[-1].same(before)
             losses.append(torch.stack(parts).mean())
             gradients: dict[str, Tensor] = {}
@@ -179,7 +187,9 @@ class OneByOne(Way):
                 p.grad = None  # torch does not update a tensor that a pass has not reached
                 if name in gradients and (k, name) not in self.absent:
                     p.grad = gradients[name][k].clone()
+            started = time.perf_counter()
             one.update()
+            self.seconds[k, step] += time.perf_counter() - started
 
     def parameters(self) -> dict[str, Tensor]:
         return _stacked([dict(one.module.named_parameters()) for one in self.steps])
@@ -197,6 +207,24 @@ class OneByOne(Way):
                 return None
             losses.append(found[0])
         return torch.stack(losses)
+
+
+@dataclass
+class StandAlone(OneByOne):
+    """Members that draw the random numbers of their real stand-alone runs, from their seeds on."""
+
+    _generators: dict[int, AllGenerators] = field(default_factory=dict)
+
+    def _seed(self, k: int, step: int) -> None:
+        if step >= EVALUATED:
+            set_seed(self.seeds[k] + step)
+        elif k in self._generators:
+            self._generators[k].restore()
+        else:
+            set_seed(self.seeds[k])
+
+    def _passed(self, k: int) -> None:
+        self._generators[k] = AllGenerators.now()
 
 
 def _stacked(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
