@@ -667,9 +667,10 @@ CHECK = {
     "no-infinite-width": (
         "The limit of a model is composed from layers whose limit is known. The message names a"
         " function without one, and the module that calls it: grouped convolutions, max pooling,"
-        " batch norm after training, attention in a form that is not recognized, a product of two"
-        " branches without new weights, or weights that are used twice. empirical_ntk measures the"
-        " kernel of any model."
+        " batch norm in training mode or after training, attention in a form that is not"
+        " recognized, a product of two branches without new weights, weights that are used twice,"
+        " tensors that are written to in place, or numbers that leave torch. empirical_ntk"
+        " measures the kernel of any model."
     ),
     "not-solved": (
         "Conjugate gradients did not reach the tolerance. They need more steps if the ratio of two"

@@ -157,6 +157,8 @@ def test_gpt2():
     found = o1.kernel_from_module(model, batch)
     kinds = [type(layer).__name__ for layer in found.net.layers]
     assert kinds == ["Dense", "AddPositions", *["Residual"] * 4, "LayerNorm"]
+    cached = o1.kernel_from_module(model, {"input_ids": ids})  # with an empty cache of keys
+    assert cached.net.layers[2] == found.net.layers[2]
     kernel = np.asarray(found(ids).correlation)
     with torch.no_grad():
         out = model(**batch).last_hidden_state.double().numpy()

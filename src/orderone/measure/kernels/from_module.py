@@ -104,22 +104,18 @@ def kernel_from_module(model: Model, inputs: Inputs | None = None) -> ModuleKern
 def _traced(model: nn.Module, examples: Examples, training: bool) -> ModuleKernel:
     rows = examples.rows(slice(0, 1))
     first = rows[0]
-    names = {id(p): name for name, p in model.named_parameters()}
-    mode = Layers(names, training)
-    root = Node()
+    channels_first = False
+    features: int | None = None
     if first.is_floating_point():
         # (1, features), (1, tokens, features), or an image with channels first
         channels_first = first.dim() > 3 or (first.dim() == 3 and _convolves_first(model))
         features = 1 if channels_first else first.dim() - 1
-        labels = natural_labels(first, features)
-        mode.keep(Value(first, root, labels, first.shape[features], features))
-    else:
-        channels_first = False
-        mode.keep(Value(first, root, None))
-    args, kwargs = examples.call(rows)
-    with _paths(model, mode), mode:
-        output = model(*args, **kwargs)
-    value = mode.values.get(id(read_output(output, None)))
+    mode, output = _run(model, examples, rows, features, training)
+    if mode.numbers:
+        other = (_other_input(first), *rows[1:])
+        again, _ = _run(model, examples, other, features, training)
+        _check_constants(mode, again)
+    value = mode.values.get(id(output))
     if not isinstance(value, Value):
         raise InputError(
             "model: expected outputs that depend on the inputs through layers with a limit, got an"
@@ -129,6 +125,52 @@ def _traced(model: nn.Module, examples: Examples, training: bool) -> ModuleKerne
         )
     layers = [node.layer for node in value.node.path() if node.layer is not None]
     return ModuleKernel(kernels.Sequential(*layers), mode.table, channels_first)
+
+
+def _run(
+    model: nn.Module,
+    examples: Examples,
+    rows: tuple[Tensor, ...],
+    features: int | None,
+    training: bool,
+) -> tuple[Layers, Tensor]:
+    """Return the mode after a forward pass of one example, and the output."""
+    first = rows[0]
+    mode = Layers({id(p): name for name, p in model.named_parameters()}, training)
+    if features is None:
+        mode.keep(Value(first, Node(), None))
+    else:
+        labels = natural_labels(first, features)
+        mode.keep(Value(first, Node(), labels, first.shape[features], features))
+    args, kwargs = examples.call(rows)
+    with _paths(model, mode), mode:
+        output = model(*args, **kwargs)
+    return mode, read_output(output, None)
+
+
+def _other_input(x: Tensor) -> Tensor:
+    """Return an input of the same shape with other numbers; indices stay within a table."""
+    if x.is_floating_point():
+        return 1.3 * x.flip(-1) + 0.1
+    return torch.where(x > 0, x - 1, x + 1)
+
+
+def _check_constants(mode: Layers, again: Layers) -> None:
+    """Refuse numbers that differ between two inputs, although no function was seen to make them.
+
+    Functions that the mode does not see are those of numpy and of compiled code, among others.
+    """
+    pairs = zip(mode.numbers, again.numbers, strict=False)
+    same = len(mode.numbers) == len(again.numbers)
+    if same and all(torch.equal(first, second) for first, second in pairs):
+        return
+    raise InputError(
+        "model: numbers that are added to a stream, multiply it, or mask its scores change with the"
+        " inputs through functions that cannot be followed, such as those of numpy or torch.vmap;"
+        " write them with functions of torch",
+        "no-infinite-width",
+        argument="model",
+    )
 
 
 def _convolves_first(model: nn.Module) -> bool:

@@ -21,10 +21,12 @@ from orderone.core.errors import InputError
 from orderone.measure.kernels.traced_call import Call
 from orderone.measure.kernels.traced_functions import factor
 from orderone.measure.kernels.traced_values import (
+    UNCHANGED,
     Node,
     Projection,
+    Use,
     Value,
-    common_start,
+    branches_of,
     varying,
     with_channels,
 )
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from orderone.measure.kernels.traced_layers import Layers
 
 HIDDEN = -1000.0  # scores below this are masks
-UNCHANGED = {"contiguous", "clone", "to", "float", "double", "type_as", "detach", "get", "type"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +134,7 @@ class TracedAttention:
     ) -> Sequence[Value | Scores] | None:
         """Return scores with hidden keys; other numbers that were added have no limit here."""
         hidden = result < HIDDEN
+        self.trace.read(hidden)
         same = (result == scores.tensor) | hidden
         if not bool(same.all()):
             return None
@@ -163,22 +165,22 @@ class TracedAttention:
         return [_heads(result, node, order)]
 
     def _node(self, nodes: list[Node], strength: float, visible: Tensor | None) -> Node:
-        start, branches = common_start(nodes)
-        if not all(branches):
+        branches = branches_of(nodes)
+        if not all(branches.layers):
             raise InputError(
                 "model: queries, keys and values of an attention are the same tensor, or share"
                 " weights; each needs a linear layer of its own",
                 "no-infinite-width",
                 argument="model",
             )
-        queries, keys, values = (kernels.Sequential(*branch) for branch in branches)
+        queries, keys, values = (kernels.Sequential(*branch) for branch in branches.layers)
         mask: np.ndarray | None = None
         causal = False
         if visible is not None and not bool(visible.all()):
             pairs = visible.cpu().numpy()
             causal = bool((pairs == np.tri(*pairs.shape, dtype=bool)).all())
             mask = None if causal else pairs
-        return start.then(HeadsAttention(queries, keys, values, strength, causal, mask))
+        return branches.joined(HeadsAttention(queries, keys, values, strength, causal, mask))
 
     # --- fused
 
@@ -203,6 +205,7 @@ class TracedAttention:
         number = size**-0.5 if scale is None else scale
         assert isinstance(number, float | int)
         tokens = (queries.tensor.shape[-2], keys.tensor.shape[-2])
+        self.trace.read(given.get("attn_mask"))
         visible = _visible(given.get("attn_mask"), tokens, queries.tensor.device)
         if visible is None:
             return None
@@ -230,12 +233,15 @@ class TracedAttention:
         width = given["embed_dim_to_check"]
         heads = given["num_heads"]
         tokens = (streams[0].tensor.shape[0], streams[1].tensor.shape[0])
+        self.trace.read(given.get("attn_mask"))
         visible = _visible(given.get("attn_mask"), tokens, output.device)
         if visible is None:
             return None
         nodes = []
         for number, x in enumerate(streams):
-            nodes.append(x.node.then(self._projected(given, number, width)))
+            projection = self._projected(given, number, width)
+            every = torch.arange(width, device=projection.weight.device)
+            nodes.append(x.node.then(projection.layer(every), [Use(projection.name)]))
         # scores are divided by sqrt(channels of a head)
         node = self._node(nodes, 1.0, visible)
         last = self.trace.weights.variances(
@@ -245,11 +251,12 @@ class TracedAttention:
             return None
         x = streams[0]
         labels = with_channels(x.tokens, x.tensor.dim() - 1, width)
-        node = node.then(kernels.Dense(*last))
+        out = Use(self.trace.weights.names[id(given["out_proj_weight"])])
+        node = node.then(kernels.Dense(*last), [out])
         return [Value(output, node, labels, width, x.tensor.dim() - 1)]
 
-    def _projected(self, given: Mapping[str, object], number: int, width: int) -> kernels.Dense:
-        """Return the Dense layer of queries, keys or values."""
+    def _projected(self, given: Mapping[str, object], number: int, width: int) -> Projection:
+        """Return the weights of queries, keys or values."""
         rows = slice(number * width, (number + 1) * width)
         bias = given.get("in_proj_bias")
         weight = given.get("in_proj_weight")
@@ -259,7 +266,7 @@ class TracedAttention:
             weight = weight[rows]
         assert isinstance(weight, Tensor)
         part = bias[rows] if isinstance(bias, Tensor) else None
-        return Projection(Node(), weight, part).layer(torch.arange(width, device=weight.device))
+        return Projection(Node(), weight, part, f"in_proj rows {rows.start} to {rows.stop}")
 
 
 def _is_heads(labels: Tensor, channels: int) -> bool:

@@ -17,7 +17,7 @@ from orderone.torch_compat import tree_leaves, tree_map
 MOVES = {
     *("expand", "view", "reshape", "unsqueeze", "squeeze", "getitem", "narrow", "select", "clone"),
     *("repeat", "expand_as", "contiguous", "to", "permute", "transpose", "t", "get", "flatten"),
-    *("float", "double", "broadcast_to", "detach", "chunk", "split"),
+    *("float", "double", "broadcast_to", "detach", "chunk", "split", "T", "mT", "data"),
 }
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from orderone.measure.kernels.traced_call import Call
-from orderone.measure.kernels.traced_values import Origin, Value, after, same_layout
+from orderone.measure.kernels.traced_values import Origin, Value, after, own_labels, same_layout
 from orderone.theory import kernels
 from orderone.torch_compat import tree_map
 
@@ -29,7 +29,10 @@ ELEMENTWISE = {
 # Names of theory for functions without arguments
 NAMED = {"relu", "tanh", "sigmoid", "silu", "erf", "abs", "sin", "selu"}
 # Functions of one tensor and numbers that treat each entry alone
-WITH_NUMBERS = {"pow", "add", "sub", "mul", "div", "truediv", "rsub", "neg", "float_power"}
+WITH_NUMBERS = {
+    *("pow", "add", "sub", "mul", "div", "truediv", "rsub", "neg", "float_power", "rdiv"),
+    *("rtruediv", "clamp", "clamp_min", "clamp_max", "clip", "threshold"),
+}
 
 
 def activation(call: Call, x: Value) -> Value | None:
@@ -106,6 +109,8 @@ def scaled(trace: "Layers", call: Call, x: Value) -> Value | None:
     number = factor(trace, call, x.tensor)
     if number is None:
         return _gained(trace, call, x)
+    if x.features is None:
+        return _scaled_piece(trace, call, x, number)
     value = after(x, call.tensor, kernels.Scale(number))
     if value is None:
         return None
@@ -117,6 +122,14 @@ def scaled(trace: "Layers", call: Call, x: Value) -> Value | None:
     return replace(value, origin=Origin(source.node, scaled_source))
 
 
+def _scaled_piece(trace: "Layers", call: Call, x: Value, number: float) -> Value | None:
+    """Return a piece times a number, as queries that are divided by the root of their size."""
+    if x.labels is None or call.tensor.shape != x.tensor.shape:
+        return None
+    labels, size = own_labels(x)
+    return Value(call.tensor, trace.node_of(x).then(kernels.Scale(number)), labels, size)
+
+
 def factor(trace: "Layers", call: Call, tensor: Tensor) -> float | None:
     """Return the number by which a tensor is multiplied; None if it is no number."""
     others = call.others(tensor)
@@ -124,6 +137,7 @@ def factor(trace: "Layers", call: Call, tensor: Tensor) -> float | None:
         return None
     number = others[0]
     if isinstance(number, Tensor) and number.numel() == 1 and number not in trace.weights:
+        trace.read(number)
         number = number.item()
     if not isinstance(number, int | float) or (call.name != "mul" and number == 0):
         return None

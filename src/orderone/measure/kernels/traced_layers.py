@@ -25,12 +25,14 @@ from orderone.measure.kernels.traced_values import (
     UNCHANGED,
     Node,
     Statistic,
+    Use,
     Value,
     function_name,
     moved,
     varying,
     with_channels,
 )
+from orderone.observe.moments import version
 from orderone.torch_compat import tree_leaves, tree_map
 
 # Functions that only move entries
@@ -39,6 +41,14 @@ MOVES = {
     *("transpose", "permute", "movedim", "swapaxes", "swapdims", "moveaxis", "t", "ravel"),
     *("getitem", "chunk", "split", "split_with_sizes", "unbind", "narrow", "select", "expand"),
     *("expand_as", "repeat_interleave", "index_select", "tensor_split", "repeat", "broadcast_to"),
+    *("T", "mT", "H", "mH"),
+}
+# Functions that take only a shape or a type from their second tensor
+LIKE_ANOTHER = {"expand_as", "view_as", "reshape_as", "type_as"}
+# Functions that return numbers of Python, or write into a tensor
+UNSEEN = {
+    *("item", "tolist", "numpy", "array", "bool", "int", "float", "index", "complex", "dlpack"),
+    *("setitem", "is_nonzero", "equal", "allclose", "set_data", "set"),
 }
 Traced: TypeAlias = Value | Scores | Statistic
 
@@ -50,7 +60,9 @@ class Layers(TorchFunctionMode):
         super().__init__()
         self.training = training
         self.values: dict[int, Traced] = {}
+        self.versions: dict[int, int] = {}
         self.running: list[str] = []
+        self.numbers: list[Tensor] = []
         self.table: int | None = None
         self.slices: dict[int, dict[frozenset[int], Node]] = {}
         self.weights: weights.Weights = weights.Weights(parameters)
@@ -58,6 +70,7 @@ class Layers(TorchFunctionMode):
         self.attention: TracedAttention = TracedAttention(self, training)
 
     def keep(self, value: Traced) -> None:
+        self.versions[id(value.tensor)] = version(value.tensor)
         self.values[id(value.tensor)] = value
 
     def __torch_function__(
@@ -70,32 +83,53 @@ class Layers(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         leaves = tree_leaves((args, kwargs))
         operands = [self.values[id(x)] for x in leaves if id(x) in self.values]
-        result = func(*args, **kwargs)
         name = function_name(func)
+        self._check_unchanged(operands, func)
+        result = func(*args, **kwargs)
         if not operands:
             if isinstance(result, Tensor):
                 self.constants.follow(name, func, args, kwargs, result)
             return result
-        if name == "getattr" or (name == "get" and not isinstance(result, Tensor)):
-            return result
         made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        if not made:
+        if not made and name not in UNSEEN:
             return result
-        call = Call(name, func, args, kwargs, result)
-        found = self._values(call, operands)
+        found: Sequence[Traced] | None = None
+        if made and kwargs.get("out") is None:
+            found = self._found(Call(name, func, args, kwargs, result), operands)
         if found is None:
             raise self.no_limit(func)
         for value in found:
             self.keep(value)
         return result
 
-    def no_limit(self, func: Callable[..., object]) -> InputError:
+    def _found(self, call: Call, operands: list[Traced]) -> Sequence[Traced] | None:
+        """Return the values of a call; errors of the layers name the function and the module."""
+        try:
+            return self._values(call, operands)
+        except InputError as error:
+            if error.code != "needs-dense-layer":
+                raise
+            raise self.no_limit(call.func, f" ({error})") from error
+
+    def _check_unchanged(self, operands: list[Traced], func: Callable[..., object]) -> None:
+        """Refuse tensors that were written to after they were made."""
+        for operand in operands:
+            if version(operand.tensor) != self.versions[id(operand.tensor)]:
+                raise self.no_limit(func, " (its argument was changed in place)")
+
+    def read(self, tensor: object) -> None:
+        """Note a tensor whose numbers the limit depends on; they must not depend on the inputs."""
+        if isinstance(tensor, Tensor) and tensor not in self.weights:
+            self.numbers.append(tensor.detach().clone())
+
+    def no_limit(self, func: Callable[..., object], reason: str = "") -> InputError:
         """Return the error that names a function and the module that called it."""
         where = self.running[-1] if self.running else ""
         return InputError(
             f"model: {function_name(func)} in the module {where or 'model'!r} has no limit of"
-            " infinite width here; kernel_from_module knows linear layers, convolutions, tables,"
-            " activations, norms, dropout, pools, softmax attention, sums and products of branches",
+            f" infinite width here{reason}; kernel_from_module knows linear layers, convolutions,"
+            " tables, activations, norms, dropout, pools, softmax attention, sums and products of"
+            " branches",
             "no-infinite-width",
             argument="model",
         )
@@ -110,13 +144,15 @@ class Layers(TorchFunctionMode):
         if any(isinstance(operand, Statistic) for operand in operands):
             return norms.of_statistic(call, operands)
         values = [operand for operand in operands if isinstance(operand, Value)]
+        if name in LIKE_ANOTHER:
+            values = values[:1]
         if name == "scaled_dot_product_attention":
             return self.attention.fused(call)
         if len(values) == 2 and name in ("matmul", "bmm", "einsum"):
             return self.attention.scores(call, values)
         x = values[0]
         if len(values) == 1 and x.labels is not None:
-            if name in UNCHANGED or name == "get":
+            if name in UNCHANGED:
                 return self._unchanged(x, call.result)
             if name in MOVES:
                 return self._moved(x, call)
@@ -194,7 +230,8 @@ class Layers(TorchFunctionMode):
                     argument="model",
                 )
         if chosen not in slices:
-            slices[chosen] = x.projection.source.then(x.projection.layer(rows))
+            use = Use(x.projection.name, chosen)
+            slices[chosen] = x.projection.source.then(x.projection.layer(rows), [use])
         return slices[chosen]
 
     def _value(self, call: Call, operands: list[Value]) -> Value | None:
@@ -214,7 +251,9 @@ class Layers(TorchFunctionMode):
             return weights.embedding(self, call, x)
         if x.labels is None:
             return _indices(call, x)
-        return None if x.features is None else self._of_stream(call, x)
+        if x.features is None:
+            return functions.scaled(self, call, x) if name in ("mul", "div", "truediv") else None
+        return self._of_stream(call, x)
 
     def _of_stream(self, call: Call, x: Value) -> Value | None:
         """Return the value of a function of one stream."""

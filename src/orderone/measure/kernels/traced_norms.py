@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.measure.kernels.traced_call import Call
-from orderone.measure.kernels.traced_values import UNCHANGED, Statistic, Value, after, varying
+from orderone.measure.kernels.traced_values import (
+    UNCHANGED,
+    Statistic,
+    Value,
+    after,
+    own_labels,
+    varying,
+)
 from orderone.theory import kernels
 
 if TYPE_CHECKING:
@@ -38,6 +46,13 @@ def norm(trace: "Layers", call: Call, x: Value) -> Value | None:
         variance = given.get("running_var")
         if x.features != 1 or not isinstance(mean, Tensor) or not isinstance(variance, Tensor):
             return None
+        if trace.training:
+            raise InputError(
+                "model: a batch norm in training mode makes the examples of a batch depend on each"
+                " other, which has no limit here; call model.eval() first",
+                "no-infinite-width",
+                argument="model",
+            )
         if bool((mean != 0).any()) or bool((variance != 1).any()):
             return None  # statistics of training
         assert isinstance(eps, float)
@@ -65,10 +80,8 @@ def norm_of_heads(trace: "Layers", call: Call, x: Value) -> Value | None:
     node = trace.node_of(x)
     for layer in _layers(call.name, given.get("eps"), gain, x.tensor):
         node = node.then(layer)
-    # channels of this piece only, numbered anew
-    _, labels = (x.labels % x.channels).unique(return_inverse=True)
-    size = int(labels.max()) + 1
-    return Value(call.tensor, node, x.labels // x.channels * size + labels, size)
+    labels, size = own_labels(x)
+    return Value(call.tensor, node, labels, size)
 
 
 def _gain(trace: "Layers", given: dict[str, object]) -> float | None:
@@ -103,21 +116,27 @@ def mean_square(call: Call, x: Value) -> Statistic | None:
 def of_statistic(
     call: Call, operands: Sequence["Value | Scores | Statistic"]
 ) -> "Sequence[Value | Statistic] | None":
-    """Return the steps of an RMS norm that is written out: + eps, rsqrt, times the stream."""
+    """Return the steps of an RMS norm that is written out: + eps, rsqrt, times the stream.
+
+    Or + eps, sqrt, and the stream divided by it.
+    """
     statistic = next(each for each in operands if isinstance(each, Statistic))
     result = call.result
     if not isinstance(result, Tensor):
         return None
     if len(operands) == 1:
         numbers = [a for a in (*call.args, *call.kwargs.values()) if isinstance(a, int | float)]
-        if call.name == "add" and len(numbers) == 1 and not statistic.inverse:
+        if statistic.form == "square" and call.name in ("rsqrt", "sqrt"):
+            form = "inverse" if call.name == "rsqrt" else "root"
+            return [replace(statistic, tensor=result, form=form)]
+        if statistic.form == "square" and call.name == "add" and len(numbers) == 1:
             return [replace(statistic, tensor=result, eps=statistic.eps + numbers[0])]
-        if call.name == "rsqrt" and not statistic.inverse:
-            return [replace(statistic, tensor=result, inverse=True)]
         return [replace(statistic, tensor=result)] if call.name in UNCHANGED else None
     others = [each for each in operands if isinstance(each, Value)]
     same = len(others) == 1 and others[0].node is statistic.of.node
-    if call.name != "mul" or not same or not statistic.inverse:
+    times_inverse = call.name == "mul" and statistic.form == "inverse"
+    by_root = call.name in ("div", "truediv") and call.args[1:] == (statistic.tensor,)
+    if not same or not (times_inverse or (by_root and statistic.form == "root")):
         return None
     value = after(others[0], result, kernels.RMSNorm(statistic.eps))
     return None if value is None else [value]

@@ -4,16 +4,18 @@ from orderone.measure.kernels.traced_call import Call, whole_numbers
 from orderone.measure.kernels.traced_values import Value, natural
 from orderone.theory import kernels
 
+AVERAGES = ("mean", "sum", "avg_pool1d", "avg_pool2d", "avg_pool3d")
+
 
 def is_pool(name: str) -> bool:
     """Return whether a function averages over space, or over tokens."""
-    return name in ("mean", "avg_pool1d", "avg_pool2d", "avg_pool3d") or "adaptive_avg" in name
+    return name in AVERAGES or "adaptive_avg" in name
 
 
 def pooled(call: Call, x: Value) -> Value | None:
     """Return the value after an average over all places, or over windows of them."""
     assert x.features is not None
-    if call.name == "mean":
+    if call.name in ("mean", "sum"):
         return _mean(call, x)
     if x.features != 1:
         return None
@@ -46,4 +48,10 @@ def _mean(call: Call, x: Value) -> Value | None:
     if chosen != set(space):
         return None
     features = x.features if call.tensor.dim() == x.tensor.dim() else call.tensor.dim() - 1
-    return natural(call.tensor, x.node.then(kernels.AveragePool()), features)
+    node = x.node.then(kernels.AveragePool())
+    if call.name == "sum":
+        places = 1
+        for axis in chosen:
+            places *= x.tensor.shape[axis]
+        node = node.then(kernels.Scale(places))
+    return natural(call.tensor, node, features)

@@ -1,12 +1,13 @@
 """Where streams meet in a traced forward pass: residual branches, gates, positions, tokens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from orderone.measure.kernels.traced_call import Call
-from orderone.measure.kernels.traced_values import Value, after, common_start, natural, same_layout
+from orderone.measure.kernels.traced_values import Value, after, branches_of, natural, same_layout
 from orderone.theory import kernels
 
 if TYPE_CHECKING:
@@ -16,15 +17,18 @@ if TYPE_CHECKING:
 def added(call: Call, operands: list[Value]) -> Value | None:
     """Return the sum of a stream and a branch, or of two branches."""
     left, right = operands
-    if not same_layout(left, right) or call.kwargs.get("alpha", 1) != 1:
+    alpha = call.kwargs.get("alpha", 1)
+    if not same_layout(left, right) or not isinstance(alpha, int | float):
         return None
-    start, (first, second) = common_start([left.node, right.node])
+    last = right.node if alpha == 1 else right.node.then(kernels.Scale(alpha))
+    branches = branches_of([left.node, last])
+    first, second = branches.layers
     if not first or not second:
         branch = first or second
         layer: kernels.Layer = kernels.Residual(*branch) if branch else kernels.Scale(2.0)
     else:
         layer = kernels.Sum(kernels.Sequential(*first), kernels.Sequential(*second))
-    return Value(call.tensor, start.then(layer), left.labels, left.channels, left.features)
+    return Value(call.tensor, branches.joined(layer), left.labels, left.channels, left.features)
 
 
 def multiplied(operands: list[Value], result: Tensor) -> Value | None:
@@ -32,9 +36,10 @@ def multiplied(operands: list[Value], result: Tensor) -> Value | None:
     left, right = operands
     if not same_layout(left, right):
         return None
-    start, (first, second) = common_start([left.node, right.node])
+    branches = branches_of([left.node, right.node])
+    first, second = branches.layers
     layer = kernels.Product(kernels.Sequential(*first), kernels.Sequential(*second))
-    return Value(result, start.then(layer), left.labels, left.channels, left.features)
+    return Value(result, branches.joined(layer), left.labels, left.channels, left.features)
 
 
 def with_positions(trace: "Layers", call: Call, x: Value) -> Value | None:
@@ -42,6 +47,7 @@ def with_positions(trace: "Layers", call: Call, x: Value) -> Value | None:
     others = call.others(x.tensor)
     if len(others) != 1 or not isinstance(others[0], Tensor) or call.tensor.shape != x.tensor.shape:
         return None
+    trace.read(others[0])
     table = trace.constants.covariance(others[0], x, trace.weights.variance)
     if table is None:
         return None
@@ -54,12 +60,18 @@ def with_positions(trace: "Layers", call: Call, x: Value) -> Value | None:
 
 
 def with_first_tokens(trace: "Layers", call: Call, x: Value) -> Sequence[Value] | None:
-    """Return a stream with a trained token before the others."""
+    """Return a stream with a trained token before the others.
+
+    Empty tensors, as in a cache of keys and values before the first token, add nothing.
+    """
     given = call.given("tensors", "dim")
     tensors = given.get("tensors")
     axis = given.get("dim", 0)
     assert isinstance(tensors, Sequence)
     assert isinstance(axis, int)
+    tensors = [tensor for tensor in tensors if tensor.numel() > 0]
+    if len(tensors) == 1 and isinstance(call.result, Tensor):
+        return [replace(x, tensor=call.result)]
     if len(tensors) != 2 or tensors[1] is not x.tensor or not isinstance(call.result, Tensor):
         return None
     axis %= x.tensor.dim()

@@ -10,19 +10,34 @@ in the same way. So the layout after any number of such functions is read from t
     piece    anything else: heads of queries and keys, slices of a packed projection
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.theory import kernels
 
 # Functions that return the entries of their argument
 UNCHANGED = {
     *("contiguous", "clone", "to", "float", "double", "identity", "alias", "detach", "type_as"),
-    *("type", "requires_grad", "cpu", "cuda"),
+    *("type", "requires_grad", "cpu", "cuda", "data"),
 }
+
+
+@dataclass(frozen=True)
+class Use:
+    """Rows of a matrix of weights that a layer has; None for all of them."""
+
+    name: str
+    rows: frozenset[int] | None = None
+
+    def overlaps(self, other: "Use") -> bool:
+        """Return whether both layers have some of the same weights."""
+        if self.name != other.name:
+            return False
+        return self.rows is None or other.rows is None or bool(self.rows & other.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +46,10 @@ class Node:
 
     before: "Node | None" = None
     layer: kernels.Layer | None = None
+    uses: frozenset[Use] = frozenset()  # weights of this layer, and of its branches
 
-    def then(self, layer: kernels.Layer) -> "Node":
-        return Node(self, layer)
+    def then(self, layer: kernels.Layer, uses: Iterable[Use] = ()) -> "Node":
+        return Node(self, layer, frozenset(uses))
 
     def path(self) -> "list[Node]":
         """Return the nodes from the inputs to this one."""
@@ -52,6 +68,7 @@ class Projection:
     source: Node
     weight: Tensor
     bias: Tensor | None
+    name: str
 
     def layer(self, channels: Tensor) -> kernels.Dense:
         """Return the Dense layer of some channels."""
@@ -72,12 +89,12 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """Mean square of the channels of a stream plus eps, or the inverse of its root."""
+    """Mean square of the channels of a stream plus eps, its root, or the inverse of its root."""
 
     tensor: Tensor
     of: "Value"
     eps: float = 0.0
-    inverse: bool = False
+    form: str = "square"  # "square", "root" or "inverse"
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +162,14 @@ def after(x: Value, tensor: Tensor, *layers: kernels.Layer) -> Value | None:
     for layer in layers:
         node = node.then(layer)
     return Value(tensor, node, x.labels, x.channels, x.features)
+
+
+def own_labels(x: Value) -> tuple[Tensor, int]:
+    """Return the labels of a piece with its channels numbered anew, and their number."""
+    assert x.labels is not None
+    _, channels = (x.labels % x.channels).unique(return_inverse=True)
+    size = int(channels.max()) + 1
+    return x.labels // x.channels * size + channels, size
 
 
 def same_layout(left: Value, right: Value) -> bool:
@@ -235,20 +260,51 @@ def _joined(node: Node) -> bool:
 
 
 def function_name(func: object) -> str:
-    """Return the name of a function of torch, without marks of methods and in-place forms."""
+    """Return the name of a function of torch, without marks of methods and in-place forms.
+
+    Attributes are read by a function `__get__`; their name is that of the attribute, such as "mT".
+    """
     name = getattr(func, "__name__", str(func)).strip("_")
+    if name == "get":
+        return getattr(getattr(func, "__self__", None), "__name__", name)
     if name.startswith(("i", "r")) and name[1:] in ("add", "mul", "sub"):
         return name[1:]
     return name
 
 
-def common_start(nodes: Sequence[Node]) -> tuple[Node, list[list[kernels.Layer]]]:
-    """Return the last node that all have passed, and the layers of each after it."""
+@dataclass(frozen=True, eq=False)
+class Branches:
+    """The last node that some paths have in common, and the layers of each path after it."""
+
+    start: Node
+    layers: list[list[kernels.Layer]]
+    uses: frozenset[Use]
+
+    def joined(self, layer: kernels.Layer) -> Node:
+        """Return the node of a layer that has these branches."""
+        return self.start.then(layer, self.uses)
+
+
+def branches_of(nodes: Sequence[Node]) -> Branches:
+    """Return the branches that end at some nodes; refuse those that share weights."""
     paths = [node.path() for node in nodes]
     common = 0
     while all(common < len(path) and path[common] is paths[0][common] for path in paths):
         common += 1
-    branches: list[list[kernels.Layer]] = []
+    layers: list[list[kernels.Layer]] = []
+    total: set[Use] = set()
     for path in paths:
-        branches.append([node.layer for node in path[common:] if node.layer is not None])
-    return paths[0][common - 1], branches
+        layers.append([node.layer for node in path[common:] if node.layer is not None])
+        uses: set[Use] = set()
+        for node in path[common:]:
+            uses |= node.uses
+        for use in uses:
+            if any(use.overlaps(other) for other in total):
+                raise InputError(
+                    f"model: two branches that meet have both passed {use.name!r}, so that they"
+                    " are not independent; give each branch weights of its own",
+                    "no-infinite-width",
+                    argument="model",
+                )
+        total |= uses
+    return Branches(paths[0][common - 1], layers, frozenset(total))

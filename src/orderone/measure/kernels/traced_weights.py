@@ -11,13 +11,13 @@ from torch import Tensor
 
 from orderone.core.errors import InputError
 from orderone.measure.kernels.traced_call import Call, whole_numbers
-from orderone.measure.kernels.traced_values import Projection, Value, natural, with_channels
+from orderone.measure.kernels.traced_values import Projection, Use, Value, natural, with_channels
 from orderone.theory import kernels
 
 if TYPE_CHECKING:
     from orderone.measure.kernels.traced_layers import Layers
 
-DENSE = ("linear", "addmm", "matmul", "mm")
+DENSE = ("linear", "addmm", "matmul", "mm", "einsum")
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 
 
@@ -58,11 +58,7 @@ class Weights:
 
 def dense(trace: "Layers", call: Call, x: Value) -> Value | None:
     """Return the value after a linear layer, in one of the ways to write it."""
-    names = {
-        "linear": ("input", "weight", "bias"),
-        "addmm": ("bias", "input", "weight"),
-    }.get(call.name, ("input", "weight"))
-    given = call.given(*names)
+    given = _einsum(call, x) if call.name == "einsum" else call.given(*_names(call))
     last = x.tensor.dim() - 1
     if given.get("input") is not x.tensor or x.features != last or call.tensor.dim() != last + 1:
         return None
@@ -76,12 +72,51 @@ def dense(trace: "Layers", call: Call, x: Value) -> Value | None:
     variances = trace.weights.variances(weight, bias, x.tensor.shape[-1])
     if variances is None or not isinstance(weight, Tensor):
         return None
-    rows = weight if (call.name == "linear") != transposed else weight.T
-    projection = Projection(x.node, rows, bias if isinstance(bias, Tensor) else None)
+    by_rows = call.name == "linear" or given.get("by_rows") is True
+    rows = weight if by_rows != transposed else weight.T
+    name = trace.weights.names[id(weight)]
+    projection: Projection | None = None
+    if call.kwargs.get("alpha", 1) == 1 and call.kwargs.get("beta", 1) == 1:
+        projection = Projection(x.node, rows, bias if isinstance(bias, Tensor) else None, name)
     channels = call.tensor.shape[-1]
     labels = with_channels(x.tokens, last, channels)
-    node = x.node.then(kernels.Dense(*variances))
+    node = x.node.then(_layer(call, variances), [Use(name)])
     return Value(call.tensor, node, labels, channels, last, projection)
+
+
+def _names(call: Call) -> tuple[str, ...]:
+    """Return the names of the arguments of a linear layer."""
+    if call.name == "linear":
+        return ("input", "weight", "bias")
+    return ("bias", "input", "weight") if call.name == "addmm" else ("input", "weight")
+
+
+def _layer(call: Call, variances: tuple[float, float]) -> kernels.Dense:
+    """Return the layer of alpha x W + beta b; only addmm has these numbers."""
+    alpha = call.kwargs.get("alpha", 1)
+    beta = call.kwargs.get("beta", 1)
+    assert isinstance(alpha, int | float)
+    assert isinstance(beta, int | float)
+    return kernels.Dense(alpha**2 * variances[0], beta**2 * variances[1])
+
+
+def _einsum(call: Call, x: Value) -> dict[str, object]:
+    """Return the arguments of an einsum that is a linear layer, such as "bti,oi->bto"."""
+    equation = call.args[0]
+    if not isinstance(equation, str) or len(call.args) != 3 or equation.count("->") != 1:
+        return {}
+    left, out = equation.replace(" ", "").split("->")
+    terms = left.split(",")
+    first = call.args[1] is x.tensor
+    stream, matrix = terms if first else terms[::-1]
+    weight = call.args[2] if first else call.args[1]
+    if len(matrix) != 2 or len(set(stream)) != len(stream):
+        return {}
+    inner = stream[-1]
+    outer = matrix.replace(inner, "")
+    if len(outer) != 1 or outer in stream or out != stream[:-1] + outer:
+        return {}
+    return {"input": x.tensor, "weight": weight, "by_rows": matrix[1] == inner}
 
 
 def embedding(trace: "Layers", call: Call, x: Value) -> Value | None:
@@ -93,7 +128,8 @@ def embedding(trace: "Layers", call: Call, x: Value) -> Value | None:
     if square is None:
         return None
     trace.table = weight.shape[0]
-    node = x.node.then(kernels.Dense(trace.table * square))
+    use = Use(trace.weights.names[id(weight)])
+    node = x.node.then(kernels.Dense(trace.table * square), [use])
     return natural(call.tensor, node, call.tensor.dim() - 1)
 
 
@@ -119,7 +155,8 @@ def convolution(trace: "Layers", call: Call, x: Value) -> Value | None:
         padding=padding,
         dilation=dilation,
     )
-    return natural(call.tensor, x.node.then(layer), 1)
+    use = Use(trace.weights.names[id(weight)])
+    return natural(call.tensor, x.node.then(layer, [use]), 1)
 
 
 def _padding(

@@ -1,0 +1,192 @@
+"""Models in unusual code: the limit of the usual form, or a refusal that names the function."""
+
+import numpy as np
+import pytest
+import torch
+from support.errors import refuses
+from torch import Tensor, nn
+from torch.nn import functional
+
+import orderone as o1
+
+WIDTH, TOKENS, HEADS = 32, 5, 4
+
+
+class Net(nn.Module):
+    """An embedding, one of the functions below, and a readout."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+        self.embed = nn.Linear(6, WIDTH)
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.k, self.v = nn.Linear(WIDTH, WIDTH // HEADS), nn.Linear(WIDTH, WIDTH // HEADS)
+        self.readout = nn.Linear(WIDTH, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.function(self, self.embed(x))
+        return self.readout(h.mean(1) if h.dim() == 3 else h)
+
+
+def example(tokens: bool) -> Tensor:
+    shape = (3, TOKENS, 6) if tokens else (3, 6)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def heads(x: Tensor, count: int) -> Tensor:
+    return x.view(*x.shape[:2], count, -1).transpose(1, 2)
+
+
+def shared_keys(net: Net, h: Tensor, repeat: bool) -> Tensor:
+    q, k, v = heads(net.a(h), HEADS), heads(net.k(h), 1), heads(net.v(h), 1)
+    if repeat:
+        k, v = k.expand_as(q), v.expand_as(q)
+    else:
+        k, v = k.repeat_interleave(HEADS, 1), v.repeat_interleave(HEADS, 1)
+    return functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def scores_of_scaled_queries(net: Net, h: Tensor, first: bool) -> Tensor:
+    q, k, v = heads(net.a(h), HEADS), heads(net.b(h), HEADS), heads(net.v(h), 1).expand(-1, 4, 5, 8)
+    scores = (0.7 * q) @ k.mT if first else 0.7 * (q @ k.transpose(-2, -1))
+    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+# Two ways to write the same function
+SAME = {
+    "einsum": (
+        lambda net, h: torch.einsum("bi,oi->bo", h, net.a.weight),
+        lambda net, h: functional.linear(h, net.a.weight),
+    ),
+    "einsum of columns": (
+        lambda net, h: torch.einsum("io,bti->bto", net.a.weight, h),
+        lambda net, h: h @ net.a.weight,
+    ),
+    "alpha and beta": (
+        lambda net, h: torch.addmm(net.a.bias, h, net.a.weight.T, alpha=0.5),
+        lambda net, h: torch.addmm(net.a.bias, 0.5 * h, net.a.weight.T),
+    ),
+    "alpha of a sum": (
+        lambda net, h: torch.add(h, net.a(h), alpha=0.5),
+        lambda net, h: h + 0.5 * net.a(h),
+    ),
+    "clamp": (lambda net, h: h.clamp(min=0), lambda net, h: torch.relu(h)),
+    "one over": (lambda net, h: 1 / (1 + torch.exp(-h)), lambda net, h: torch.sigmoid(h)),
+    "root mean square": (
+        lambda net, h: h / torch.sqrt(h.square().mean(-1, keepdim=True) + 1e-5),
+        lambda net, h: h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-5),
+    ),
+    "sum of tokens": (
+        lambda net, h: torch.relu(h).sum(1),
+        lambda net, h: TOKENS * torch.relu(h).mean(1),
+    ),
+    "shared keys": (
+        lambda net, h: shared_keys(net, h, True),
+        lambda net, h: shared_keys(net, h, False),
+    ),
+    "scaled queries": (
+        lambda net, h: scores_of_scaled_queries(net, h, True),
+        lambda net, h: scores_of_scaled_queries(net, h, False),
+    ),
+}
+TOKENED = {"einsum of columns", "sum of tokens", "shared keys", "scaled queries"}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_both_ways_to_write_a_function_have_one_limit(name: str):
+    torch.manual_seed(0)
+    odd, usual = (Net(function).eval() for function in SAME[name])
+    usual.load_state_dict(odd.state_dict())
+    x = example(name in TOKENED)
+    torch.testing.assert_close(odd(x), usual(x))
+    found, expected = o1.kernel_from_module(odd, x)(x), o1.kernel_from_module(usual, x)(x)
+    # the averages of attention depend on how scores are divided between queries and keys
+    error = 1e-3 if name == "scaled queries" else 1e-5
+    np.testing.assert_allclose(found.nngp, expected.nngp, rtol=error)
+    np.testing.assert_allclose(found.ntk, expected.ntk, rtol=error)
+
+
+def written_to(net: Net, h: Tensor) -> Tensor:
+    h = h.clone()
+    h[:, :9] = 0
+    return h
+
+
+def changed_through_a_view(net: Net, h: Tensor) -> Tensor:
+    h[:, :9].mul_(0)
+    return torch.relu(h)
+
+
+def twice(net: Net, h: Tensor) -> Tensor:
+    branch = net.a(torch.relu(h))
+    return (h + branch) + branch
+
+
+def squared_gate(net: Net, h: Tensor) -> Tensor:
+    gate = net.a(h)
+    return gate * net.b(h) * gate
+
+
+def queries_as_keys(net: Net, h: Tensor) -> Tensor:
+    q, v = heads(net.a(h), HEADS), heads(net.b(h), HEADS)
+    return functional.scaled_dot_product_attention(q, q, v).transpose(1, 2).flatten(2)
+
+
+# Function, whether inputs have tokens, and what the message names
+REFUSED = {
+    "setitem": (written_to, False, "setitem"),
+    "in place": (changed_through_a_view, False, "changed in place"),
+    "number of Python": (lambda net, h: torch.relu(h) * float(h[0, 0]), False, "float"),
+    "numpy": (lambda net, h: h + torch.from_numpy(h.numpy() ** 2), True, "numpy"),
+    "vmap": (lambda net, h: h + torch.vmap(torch.tanh)(h), True, "cannot be followed"),
+    "branch that is added twice": (twice, False, "a.weight"),
+    "gate that is used twice": (squared_gate, False, "a.weight"),
+    "queries as keys": (queries_as_keys, True, "a.weight"),
+    "activation as a branch": (lambda net, h: h + torch.relu(net.a(h)), False, "add"),
+    "transposed scores": (lambda net, h: (h @ h.mT).mT @ h, True, "mT"),
+    "softmax of channels": (lambda net, h: h.softmax(-1), False, "softmax"),
+    "normalize": (lambda net, h: functional.normalize(h, dim=-1), False, "normalize"),
+    "glu": (lambda net, h: functional.glu(torch.cat((h, h), -1)), False, "cat"),
+    "tokens mixed": (lambda net, h: h.flip(1), True, "flip"),
+    "result in out=": (lambda net, h: torch.tanh(h, out=torch.empty(1, WIDTH)), False, "tanh"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_followed_is_refused(name: str):
+    function, tokens, word = REFUSED[name]
+    with refuses("no-infinite-width", argument="model") as caught:
+        o1.kernel_from_module(Net(function).eval(), example(tokens))
+    assert word in str(caught.value)
+
+
+def test_batch_norm_in_training_mode_is_refused():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    x = example(tokens=False)
+    with refuses("no-infinite-width", argument="model"):
+        o1.kernel_from_module(model.train(), x)
+    assert o1.kernel_from_module(model.eval(), x)(x).nngp.shape == (3, 3)
+
+
+def test_vision_transformer_of_hugging_face():
+    """A mean over few outputs of one network scatters like chi-square; over many it does not."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        intermediate_size=128,
+        image_size=8,
+        patch_size=4,
+        num_labels=2000,
+    )
+    x = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(5))
+    torch.manual_seed(0)
+    model = transformers.ViTForImageClassification(config).eval()
+    with torch.no_grad():
+        logits = model(pixel_values=x).logits.double().numpy()
+    kernel = np.asarray(o1.kernel_from_module(model, {"pixel_values": x})(x).nngp)
+    # 2 / outputs from the readout, about 1 / width from the features
+    sigma = (2 / 2000 + 1 / 64) ** 0.5 * kernel[0, 0]
+    assert abs(logits @ logits.T / 2000 - kernel).max() < 3 * sigma
+    assert abs(logits[:, :4] @ logits[:, :4].T / 4 - kernel).max() > sigma
