@@ -73,6 +73,41 @@ def test_the_operations_hold_no_tensors_of_the_stack():
     assert not list(step.operations.buffers())
 
 
+@pytest.mark.parametrize("name", ["adamw", "adafactor"])
+def test_coefficients_are_not_computed_for_every_entry(name):
+    """A compiler would put the powers of betas, in double precision, into every update kernel."""
+    stack = stack_of(name)
+    nodes = TracedStep(stack, batch_of(0)).operations.graph.nodes
+    most = 20 * stack.optimizer.t.numel()  # coefficients
+    reached = {node for node in nodes if node.target is torch.ops.aten.pow.Tensor_Tensor}
+    assert reached
+    stopped = False
+    for node in nodes:  # in the order of their use
+        if reached.isdisjoint(node.all_input_nodes):
+            continue
+        if node.target is torch.ops.orderone.computed_once.default:
+            stopped = True
+            continue
+        reached.add(node)
+        assert node.meta["val"].numel() <= most, node.format_node()
+    assert stopped
+
+
+def test_traced_updates_keep_the_shapes_of_tensors():
+    """Views of other shapes would split the kernel that a compiler makes of an update."""
+    stack = stack_of("adamw")
+    step = TracedStep(stack, batch_of(0))
+    inputs = [node for node in step.operations.graph.nodes if node.op == "placeholder"]
+    updated = {id(x) for state in stack.optimizer.states.values() for x in state.values()}
+    checked = 0
+    for node, x in zip(inputs, stack.state().values(), strict=False):
+        if id(x) in updated:
+            checked += 1
+            shapes = {tuple(user.meta["val"].shape) for user in node.users}
+            assert shapes == {tuple(x.shape)}
+    assert checked == 2 * len(stack.optimizer.parameters)
+
+
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_stacks_with_other_settings_share_a_program(name, monkeypatch):
     compiled: list[object] = []

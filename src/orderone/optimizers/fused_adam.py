@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from orderone.optimizers.update import Settings, State, TensorUpdates
+from orderone.optimizers.update import Settings, State, TensorUpdates, UpdateCounts
 from orderone.torch_compat import fused_adam_, fused_adamw_
 
 SETTINGS = ("lr", "weight_decay", "eps", "beta1", "beta2")
@@ -42,9 +42,7 @@ class FusedAdam(TensorUpdates):
             second = states[name]["second"]
             self._views[name] = _Views(p.detach().unbind(), first.unbind(), second.unbind())
 
-    def step(
-        self, gradients: Mapping[str, Tensor], t: Mapping[str, Tensor], factor: Tensor
-    ) -> None:
+    def step(self, gradients: Mapping[str, Tensor], t: UpdateCounts, factor: Tensor) -> None:
         gradients_of: dict[str, tuple[Tensor, ...]] = {}
         times: dict[str, tuple[Tensor, ...]] = {}
         for name in self.parameters:

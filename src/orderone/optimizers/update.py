@@ -9,7 +9,8 @@ up to rounding.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -20,20 +21,33 @@ Settings: TypeAlias = Mapping[str, Tensor]
 Options: TypeAlias = Mapping[str, Any]  # options of a constructor: numbers, pairs, strings, None
 
 
+@dataclass(frozen=True)
+class UpdateCounts:
+    """Number of updates of each tensor by member, the present one included."""
+
+    counts: Tensor  # (K, tensors)
+    places: Mapping[str, int]  # column of each tensor
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.counts[:, self.places[name]]
+
+    def of(self, names: Iterable[str]) -> Tensor:
+        """Return the counts of these tensors, (tensors, K); adjacent columns give a view."""
+        places = [self.places[name] for name in names]
+        first = places[0]
+        if places == list(range(first, first + len(places))):
+            return self.counts[:, first : first + len(places)].mT
+        return torch.stack([self.counts[:, place] for place in places])
+
+
 class TensorUpdates(ABC):
     """Updates of all tensors that share an update law."""
 
     parameters: Mapping[str, Tensor]
 
     @abstractmethod
-    def step(
-        self, gradients: Mapping[str, Tensor], t: Mapping[str, Tensor], factor: Tensor
-    ) -> None:
-        """Update the tensors that have a gradient.
-
-        `t` counts the updates of each tensor by member, (K,), this one included; `factor`
-        multiplies all learning rates.
-        """
+    def step(self, gradients: Mapping[str, Tensor], t: UpdateCounts, factor: Tensor) -> None:
+        """Update the tensors that have a gradient; `factor` multiplies all learning rates."""
 
 
 class Update(ABC):

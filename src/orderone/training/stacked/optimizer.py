@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from orderone.core.errors import InputError
 from orderone.optimizers.row_rates import KEY, RowSettings, StackedRows, same_rows
 from orderone.optimizers.table import ALGORITHMS, changes_step, class_name, stacked_update
-from orderone.optimizers.update import Options, State, TensorUpdates, Update
+from orderone.optimizers.update import Options, State, TensorUpdates, Update, UpdateCounts
 from orderone.training.stacked.batched_update import BatchedUpdate
 from orderone.training.stacked.errors import NotStackable
 
@@ -134,7 +134,7 @@ class StackedOptimizer:
             self.t += 1
         else:
             self.t[:, used] += 1
-        times = dict(zip(self.parameters, self.t.unbind(1), strict=True))
+        times = UpdateCounts(self.t, {name: k for k, name in enumerate(self.parameters)})
         before: dict[str, list[Tensor]] = {}
         if self.rows:
             gradients = self._gradients_for_rows(gradients)
