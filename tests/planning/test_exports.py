@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -152,6 +153,125 @@ def test_patterns_match_no_other_name():
     nested = [*names[:3], "layers.0.inner.q.weight"]
     assert globs(names[:3], nested) == names[:3]  # the star would match the inner layer too
     assert globs(["a[0].weight"], ["a[0].weight"]) == ["a[[]0].weight"]
+
+
+ODD_NAMES = {
+    "characters of patterns": ["a+b", "a*", "axb", "a[0]", "(a|b)", "^x$", r"w\d+", "{0}", "{}", "l{}"],
+    "prefixes": ["w", "w1", "w10", "w100", "weight", "weight1", "weight10"],
+    "numbers": ["0", "1", "01", "10", "x0", "\uff10", "\u00b2"],
+    "quotes": ["a'b", 'a"b', "a\\b", "#c", ": d", "- e", "a\n", "a", "A", "é"],
+    "underscores": ["0", "1", "_a", "_0"],
+}
+
+
+class OddNames(nn.Module):
+    """Tensors with other settings for every second module, and a frozen one."""
+
+    def __init__(self, names, width):
+        super().__init__()
+        self.names = names
+        self.first = nn.Linear(8, width)
+        self.frozen = nn.Linear(width, width).requires_grad_(False)
+        for name in names:
+            self.add_module(name, nn.Linear(width, width))
+            self.get_submodule(name).register_parameter("weight\n", nn.Parameter(torch.ones(width)))
+
+    def forward(self, x):
+        x = self.frozen(self.first(x))
+        for name in self.names:
+            module = self.get_submodule(name)
+            x = torch.tanh(module(x)) * module.get_parameter("weight\n")
+        return x
+
+
+@pytest.mark.parametrize("kind", ODD_NAMES)
+def test_odd_names_match_exactly(kind):
+    """Whatever a module is called, a pattern matches its own tensors and no others."""
+    names = ODD_NAMES[kind]
+    lr = {"default": 1e-3}
+    for number, name in enumerate(names[::2]):
+        lr[re.sub(r"([*?[])", r"[\1]", f"{name}.weight")] = 1e-3 * (number + 2)
+    model = OddNames(names, 16)
+    plan = o1.plan(model, base=OddNames(names, 8), lr=lr, inputs=torch.ones(2, 8))
+    trained = {row.name for row in plan.rows if row.trained}
+    for target in FORMATS:
+        export = plan.export(target, allow_loss="eps")
+        found = export.settings()
+        expected = set(export.names) if target == "nemo" else trained  # it has a default for all
+        assert set(found) == expected
+        for name in trained:
+            assert found[name].lr == pytest.approx(plan[name].lr, rel=1e-15)
+        for entry in export.init:
+            for row in plan.rows:
+                if re.search(entry["pattern"], row.name):
+                    assert row.init_std == entry["init_std"]
+
+
+def test_patterns_match_names_inside_wrappers():
+    """torchtitan and Megatron match names with what wrappers add to them."""
+    names = ["layers.0.q.weight", "layers.1.q.weight", "layers.0.k.weight", "norm.weight"]
+    for wanted in (names[:2], names[:1], names[2:]):
+        pattern = regex(wanted, names, wrapped=True)
+        for name in names:
+            inside = re.sub(r"(layers\.\d)", r"\1._checkpoint_wrapped_module", name)
+            assert bool(re.search(pattern, inside)) == (name in wanted)
+            assert bool(re.search(pattern, name)) == (name in wanted)
+    private = ["layers.0.weight", "layers.0._extra.weight"]
+    assert re.search(regex(private[:1], private, wrapped=True), private[1]) is None
+    plan = planned_models.plan("llama")
+    export = plan.export("megatron")
+    for prefix in ("module.", "module.module."):
+        found = export.settings([prefix + name for name in export.names])
+        assert {name.removeprefix(prefix): v for name, v in found.items()} == export.settings()
+    layer = plan.export("huggingface")
+    wrapped = nn.DataParallel(planned_models.model("llama"))
+    assert len(layer.build(wrapped)) == len(plan.param_groups())  # pyright: ignore[reportArgumentType]
+
+
+def _of_class(optimizer, **options):
+    def build(width):
+        return nn.Sequential(nn.Linear(8, width), nn.Linear(width, 2))
+
+    return o1.plan(build(32), base=build(8), optimizer=optimizer, lr=0.1, **options)
+
+
+class OwnAdamW(torch.optim.AdamW):
+    pass
+
+
+def test_options_and_classes_are_exported_or_refused():
+    momentum = _of_class(partial(torch.optim.SGD, momentum=0.5))
+    assert momentum.export("megatron").data["sgd_momentum"] == 0.5
+    assert momentum.export("nemo").data["optimizer"]["momentum"] == 0.5
+    assert momentum.export("deepspeed").data["optimizer"]["params"]["momentum"] == 0.5
+    assert momentum.export("json").data["options"] == {"momentum": 0.5}
+    assert _of_class("sgd").export("megatron").data["sgd_momentum"] == 0  # not its default
+    amsgrad = _of_class(partial(torch.optim.AdamW, amsgrad=True))
+    for entry in amsgrad.export("torchtitan").data["param_groups"]:
+        assert entry["optimizer_kwargs"]["amsgrad"]
+    for target in ("megatron", "olmo-core", "deepspeed"):
+        with refuses("export-loss", argument="target"):
+            amsgrad.export(target, allow_loss="eps")
+        amsgrad.export(target, allow_loss=("eps", "options"))
+    for target in FORMATS:
+        if target not in ("json", "yaml"):
+            with refuses("export-loss", argument="target"):
+                _of_class(OwnAdamW).export(target, allow_loss="eps")
+    assert "OwnAdamW" in _of_class(OwnAdamW).export("json").data["class"]
+
+
+def test_a_plan_from_a_file_has_lost_the_options(tmp_path):
+    plan = _of_class(partial(torch.optim.AdamW, betas=(0.9, 0.95)))
+    assert plan.export("torchtitan")
+    plan.save(tmp_path / "plan.json")
+    with refuses("export-loss", argument="target"):
+        o1.Plan.load(tmp_path / "plan.json").export("torchtitan")
+
+
+@pytest.mark.parametrize(("optimizer", "decoupled"), [("adam", False), ("adamw", None)])
+def test_adam_of_deepspeed_does_not_decouple_weight_decay(optimizer, decoupled):
+    export = _of_class(optimizer, weight_decay=0.1).export("deepspeed")
+    assert export.data["optimizer"]["params"].get("adam_w_mode") == decoupled
 
 
 def test_numbers_in_yaml():

@@ -27,15 +27,24 @@ class Named(nn.Module):
             here.register_parameter(last, nn.Parameter(torch.zeros(2)))
 
 
-def exported(name, target, **options):
+def exported(name, target, wrapped=str, **options):
+    """Return an export, a model with the trainer's names, tensors -> names, names -> groups.
+
+    `wrapped` returns a name as the trainer's wrappers change it.
+    """
     plan = planned_models.plan(name)
     export = plan.export(target, **options)
     expected = {}
     for group in content(plan, target, None).groups:
-        expected.update(dict.fromkeys(group.names, group))
-    model = Named(export.names)
+        expected.update({wrapped(name): group for name in group.names})
+    model = Named([wrapped(name) for name in export.names])
     names = {p: name for name, p in model.named_parameters()}
     return export, model, names, expected
+
+
+def checkpointed(name):
+    """Return a name as activation checkpointing of layers changes it."""
+    return re.sub(r"((?:layers|blocks|h)\.\d+)", r"\1._checkpoint_wrapped_module", name)
 
 
 def compare(groups, names, expected, lr="lr", decay=lambda group: group["weight_decay"]):
@@ -51,10 +60,11 @@ def compare(groups, names, expected, lr="lr", decay=lambda group: group["weight_
     assert sorted(seen) == sorted(expected)
 
 
+@pytest.mark.parametrize("wrapped", [str, checkpointed])
 @pytest.mark.parametrize("name", planned_models.NAMES)
-def test_torchtitan(name):
+def test_torchtitan(name, wrapped):
     module = pytest.importorskip("torchtitan.components.optimizer")
-    export, model, names, expected = exported(name, "torchtitan")
+    export, model, names, expected = exported(name, "torchtitan", wrapped)
     made = module.OptimizersContainer._build_param_groups(model, export.build(), {})
     groups_by_optimizer, _ = made
     assert set(groups_by_optimizer) == {"AdamW"}
@@ -62,10 +72,11 @@ def test_torchtitan(name):
     compare(optimizer.param_groups, names, expected)
 
 
+@pytest.mark.parametrize("wrapped", [str, checkpointed])
 @pytest.mark.parametrize("name", planned_models.NAMES)
-def test_olmo_core(name):
+def test_olmo_core(name, wrapped):
     module = pytest.importorskip("olmo_core.optim")
-    export, model, names, expected = exported(name, "olmo-core")
+    export, model, names, expected = exported(name, "olmo-core", wrapped)
     data = export.data
     config = module.AdamWConfig(
         lr=data["lr"], weight_decay=data["weight_decay"], group_overrides=export.build()
@@ -81,10 +92,11 @@ def test_olmo_core(name):
     assert factors == pytest.approx([factors[0]] * len(factors))
 
 
+@pytest.mark.parametrize("wrapped", [str, checkpointed])
 @pytest.mark.parametrize("name", planned_models.NAMES)
-def test_nemo(name):
+def test_nemo(name, wrapped):
     module = pytest.importorskip("nemo_automodel.components.optim.optimizer")
-    export, model, names, expected = exported(name, "nemo", allow_loss="eps")
+    export, model, names, expected = exported(name, "nemo", wrapped, allow_loss="eps")
     base = export.data["optimizer"]
     groups = module._build_param_groups(list(model.named_parameters()), export.build())
     for group in groups:  # as its scheduler does
@@ -93,11 +105,15 @@ def test_nemo(name):
     compare(groups, names, expected)
 
 
+@pytest.mark.parametrize("prefix", ["", "module.", "module.module."])
 @pytest.mark.parametrize("name", planned_models.NAMES)
-def test_megatron(name):
+def test_megatron(name, prefix):
+    """Data parallelism and mixed precision each add `module.` to all names."""
     module = pytest.importorskip("megatron.core.optimizer")
     scheduling = pytest.importorskip("megatron.core.optimizer_param_scheduler")
-    export, model, names, expected = exported(name, "megatron", min_lr=3e-4)
+    export, model, names, expected = exported(
+        name, "megatron", lambda name: prefix + name, min_lr=3e-4
+    )
     if not torch.distributed.is_initialized():
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         torch.distributed.init_process_group(

@@ -21,9 +21,9 @@ from orderone.planning.roles.vocabulary import EXPERT
 Shape = tuple[int, ...]
 Pattern = tuple[str, ...]  # parts of a name; NUMBER stands for a number
 Position = tuple[int, ...]
-Stacks = Mapping[Pattern, list[Position]]
+Stacks = Mapping[Pattern, Mapping[Position, str]]  # names by the numbers in them
 
-NUMBER = "{}"
+NUMBER = "."  # no part of a name contains it
 _NUMBERED_EXPERT = re.compile(rf"(\w*{EXPERT}\w*?)(\d+)", re.IGNORECASE)  # expert_7, expert7
 
 
@@ -59,9 +59,9 @@ def counterparts(
     usual = _usual_ratio(target, base)
     result: dict[str, Counterpart] = {}
     for pattern, positions in ours.items():
-        for at in positions:
+        for at, name in positions.items():
             nearest = _nearest(pattern, at, ours, theirs, target, base, usual)
-            result[_join(pattern, at)] = Counterpart(nearest, deeper[pattern], siblings[pattern])
+            result[name] = Counterpart(nearest, deeper[pattern], siblings[pattern])
     return result
 
 
@@ -78,8 +78,7 @@ def _must_be_in(stacks: Stacks, known: Stacks, whose: str) -> None:
     unmatched: list[str] = []
     for pattern, positions in stacks.items():
         if pattern not in known:
-            for at in positions:
-                unmatched.append(_join(pattern, at))
+            unmatched += positions.values()
     if unmatched:
         raise _other_architecture(f"{whose} has no counterpart of {_few(unmatched)}")
 
@@ -95,8 +94,8 @@ def _nearest(
 ) -> str:
     """Return the same name if the stacks are equally long; otherwise the name at the same relative
     depth whose shape fits."""
-    name = _join(pattern, at)
-    candidates = {_join(pattern, other): other for other in theirs[pattern]}
+    name = ours[pattern][at]
+    candidates = {other: position for position, other in theirs[pattern].items()}
     if len(ours[pattern]) == len(candidates) and name in candidates:
         return name
     by_misfit: dict[int, list[str]] = {}
@@ -152,7 +151,7 @@ def _relative(indices: Iterable[int]) -> dict[int, float]:
     return {index: rank / max(len(ranked) - 1, 1) for rank, index in enumerate(ranked)}
 
 
-def _siblings(pattern: Pattern, positions: Sequence[Position], parallel: Collection[str]) -> int:
+def _siblings(pattern: Pattern, positions: Iterable[Position], parallel: Collection[str]) -> int:
     """Return the number of members of the parallel lists that a tensor is in."""
     number = 1
     level = 0
@@ -203,7 +202,7 @@ def _layers(stacks: Stacks) -> dict[Pattern, set[int]]:
     """
     groups: dict[Pattern, list[set[int]]] = {}
     for pattern, positions in stacks.items():
-        if not positions[0]:
+        if () in positions:
             continue
         merged = {at[0] for at in positions}
         apart: list[set[int]] = []
@@ -215,10 +214,11 @@ def _layers(stacks: Stacks) -> dict[Pattern, set[int]]:
         groups[_prefix(pattern)] = [*apart, merged]
     result: dict[Pattern, set[int]] = {}
     for pattern, positions in stacks.items():
-        if not positions[0]:
+        if () in positions:
             continue
+        first = next(iter(positions))
         for group in groups[_prefix(pattern)]:
-            if positions[0][0] in group:
+            if first[0] in group:
                 result[pattern] = group
                 break
     return result
@@ -238,8 +238,11 @@ def _prefix(pattern: Pattern) -> Pattern:
 
 
 def _stacks(names: Iterable[str]) -> Stacks:
-    """Return the numbers in all names, by name without numbers."""
-    result: dict[Pattern, list[Position]] = {}
+    """Return all names, by name without numbers and by numbers.
+
+    Two names with the same numbers, such as `1` and `01`, are no layers of one stack.
+    """
+    result: dict[Pattern, dict[Position, str]] = {}
     for name in names:
         pattern: list[str] = []
         position: list[int] = []
@@ -248,14 +251,18 @@ def _stacks(names: Iterable[str]) -> Stacks:
             pattern.append(word)
             if number is not None:
                 position.append(number)
-        result.setdefault(tuple(pattern), []).append(tuple(position))
+        stack = result.setdefault(tuple(pattern), {})
+        if tuple(position) in stack:
+            result[tuple(name.split("."))] = {(): name}
+        else:
+            stack[tuple(position)] = name
     return result
 
 
 @lru_cache(maxsize=2**16)  # few different parts, asked for many times
 def numbered(part: str) -> tuple[str, int | None]:
     """Return a part of a name with NUMBER in place of the number of a layer or expert."""
-    if part.isdigit():
+    if part.isdecimal():
         return NUMBER, int(part)
     expert = _NUMBERED_EXPERT.fullmatch(part)
     if expert is not None:
@@ -290,18 +297,10 @@ def common_name(names: Sequence[str]) -> str:
 
 
 def _is_range(parts: Sequence[str]) -> bool:
-    if not all(part.isdigit() for part in parts):
+    if not all(part.isdecimal() for part in parts):
         return False
     first = int(parts[0])
     return [int(part) for part in parts] == list(range(first, first + len(parts)))
-
-
-def _join(pattern: Pattern, at: Position) -> str:
-    numbers = iter(at)
-    parts: list[str] = []
-    for part in pattern:
-        parts.append(part.format(next(numbers)) if NUMBER in part else part)
-    return ".".join(parts)
 
 
 def _other_architecture(why: str) -> InputError:

@@ -522,7 +522,7 @@ class Plan:
             target: "torchtitan", "megatron", "nemo", "olmo-core", "deepspeed", "huggingface",
                 "json" or "yaml".
             allow_loss: What to leave out if the format cannot hold it: "eps", "multipliers",
-                "optimizer", "rows". Otherwise an error names it.
+                "optimizer", "rows", "betas", "options". Otherwise an error names it.
             names: Names of the tensors in the trainer: a function or a mapping from the names of
                 the plan. By default the documented names for Llama, Qwen3 and Mixtral, and
                 otherwise the names of the model.

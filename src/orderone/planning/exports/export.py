@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from orderone.core.errors import InputError
+from orderone.optimizers.record import class_name
 from orderone.planning.exports.content import Content, Names, content
 from orderone.planning.exports.format import LOSSES, Base, Format, Values
 from orderone.planning.exports.formats.groups import DeepSpeed, HuggingFace
@@ -114,6 +115,8 @@ def export(
     data = chosen.data(made, base)
     if chosen.holds >= set(LOSSES):
         data |= {"init": init, **rest(plan)}
+        if plan.settings.user_class is not None:
+            data |= {"class": plan.settings.user_class, "options": _plain(plan.user_options)}
     notes = [*made.notes, chosen.advice]
     notes += [f"left out: {kind} ({why})" for kind, why in lost.items()]
     return Export(target, data, init, made.names, tuple(notes), chosen)
@@ -139,10 +142,43 @@ def _lost(plan: "Plan", made: Content, chosen: Format) -> dict[str, str]:
     averages = {name for group in made.groups for name in group.averages}
     if averages - {"betas"} and "betas" not in chosen.holds:
         lost["betas"] = f"{', '.join(averages)} of the optimizer"
+    lost |= _lost_options(plan, chosen)
     packed = [row.name for row in plan.rows if row.blocks]
     if packed and "rows" not in chosen.holds:
         lost["rows"] = packed[0]
     return lost
+
+
+def _lost_options(plan: "Plan", chosen: Format) -> dict[str, str]:
+    """Return options and classes of the user that the format cannot hold."""
+    settings = plan.settings
+    if settings.user_class is None or chosen.holds >= set(LOSSES):
+        return {}
+    if plan.user_class is not None:
+        return {"optimizer": f"the class {class_name(plan.user_class)}"}
+    if not plan.user_options:  # a plan from a file
+        return {"options": f"{settings.user_class}, of which a plan file has the name only"}
+    options = _options(plan)
+    unknown = [name for name in options if not chosen.takes(settings.optimizer, name)]
+    return {"options": ", ".join(unknown)} if unknown else {}
+
+
+def _options(plan: "Plan") -> dict[str, Any]:
+    """Return the options that the user passed with the optimizer's class, without betas."""
+    return {name: value for name, value in plan.user_options.items() if name != "betas"}
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as JSON holds them; other objects as their text."""
+    plain: dict[str, Any] = {}
+    for name, value in options.items():
+        if isinstance(value, (tuple, list)):
+            plain[name] = list(value)
+        elif value is None or isinstance(value, (bool, int, float, str)):
+            plain[name] = value
+        else:
+            plain[name] = str(value)
+    return plain
 
 
 def _base(plan: "Plan", made: Content, min_lr: float) -> Base:
@@ -157,6 +193,7 @@ def _base(plan: "Plan", made: Content, min_lr: float) -> Base:
         weight_decay=weight_decay,
         min_lr=min_lr,
         betas=None if betas is None else (float(betas[0]), float(betas[1])),
+        options=_options(plan),
     )
 
 

@@ -3,12 +3,13 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from torch import nn
 
 from orderone.core.errors import InputError
+from orderone.observe.inventory import clean, unwrap
 from orderone.planning.exports.content import Content, Group
 from orderone.planning.exports.patterns import regex
 
@@ -22,6 +23,7 @@ LOSSES: Mapping[str, str] = {
     "optimizer": "the optimizer of some tensors",
     "rows": "learning rates of some rows of a tensor",
     "betas": "different betas for different tensors",
+    "options": "options of the optimizer",
 }
 
 
@@ -34,6 +36,8 @@ class Base:
     weight_decay: float
     min_lr: float
     betas: tuple[float, float] | None
+    # options of the optimizer's class beside lr, weight_decay, eps and betas: momentum, amsgrad
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,10 @@ class Format(ABC):
     optimizers: ClassVar[Mapping[str, str]]  # name in a plan -> name of the trainer
     holds: ClassVar[frozenset[str]] = frozenset({"eps", "betas"})
     advice: ClassVar[str]  # how to use the export, in a sentence or two
+
+    def takes(self, optimizer: str, option: str) -> bool:
+        """Return whether the format can hold this option of the optimizer's class."""
+        return "options" in self.holds
 
     @abstractmethod
     def data(self, content: Content, base: Base) -> Data:
@@ -72,7 +80,7 @@ class Format(ABC):
 
 def group_options(group: Group, base: Base) -> dict[str, Any]:
     """Return the settings of a group as options of a torch optimizer."""
-    options: dict[str, Any] = {"lr": group.lr, "weight_decay": group.weight_decay}
+    options: dict[str, Any] = {"lr": group.lr, "weight_decay": group.weight_decay, **base.options}
     if group.eps is not None:
         options["eps"] = group.eps
     if base.betas is not None:
@@ -107,7 +115,8 @@ def torch_groups(groups: Sequence[Mapping[str, Any]], model: nn.Module | None) -
     """Return parameter groups of torch.optim with the tensors of `model`."""
     if model is None:
         raise InputError("model: expected the model that the trainer trains", argument="model")
-    tensors = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    named = unwrap(model).named_parameters()
+    tensors = {clean(name): p for name, p in named if p.requires_grad}
     matched = first_match(groups, tensors)
     missing = [name for name in tensors if name not in matched]
     if missing:

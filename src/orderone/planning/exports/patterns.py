@@ -6,50 +6,98 @@ r"""Patterns that match a set of tensor names, and no other name of the model.
 Names that differ only in numbers become one pattern if the set holds all such names of the model.
 Otherwise the names are listed one by one. Every pattern is compared with all names of the model, so
 that it cannot match too much.
+
+Some trainers match names with the parts that wrappers add to them. `regex(wrapped=True)` and
+`globs(prefix=...)` match these, too.
 """
 
 import re
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 # between dots, or at the end: layers.0.weight, experts.linear.weight0
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=weight)\d+$")
+# what checkpointing and compilation add after the number of a layer: layers.0._orig_mod.weight
+WRAPPERS = r"(?:\._\w+)*"
+Template: TypeAlias = tuple[str, ...]
 
 
-def template(name: str) -> str:
-    """Return a name with `{}` in place of the numbers of layers and experts."""
-    return NUMBER.sub("{}", name)
+def template(name: str) -> Template:
+    """Return the parts of a name between the numbers of layers and experts."""
+    return tuple(NUMBER.split(name))
 
 
-def regex(names: Collection[str], model_names: Collection[str]) -> str:
-    """Return a regular expression for `names`, to be used with re.search."""
+def regex(names: Collection[str], model_names: Collection[str], wrapped: bool = False) -> str:
+    """Return a regular expression for `names`, to be used with re.search.
+
+    With `wrapped`, parts that begin with an underscore may follow the number of a layer.
+    """
+    if wrapped:
+        pattern = _regex(names, model_names, WRAPPERS)
+        if all(name in names for name in model_names if re.search(pattern, name)):
+            return pattern
+    return _regex(names, model_names, "")
+
+
+def _regex(names: Collection[str], model_names: Collection[str], wrappers: str) -> str:
     parts: list[str] = []
     for alike in _alike(names):
         if _complete(alike, model_names):
-            parts.append(re.escape(template(alike[0])).replace(r"\{\}", r"\d+"))
+            parts.append(_with_numbers(alike[0], r"\d+", wrappers))
         else:
-            parts += map(re.escape, alike)
+            parts += [_with_numbers(name, None, wrappers) for name in alike]
+    end = "$"
+    if any(name.endswith("\n") for name in model_names):
+        end = r"\Z"  # `$` also matches before a newline
     if len(parts) == 1:
-        return f"^{parts[0]}$"
-    return f"^(?:{'|'.join(parts)})$"
+        return f"^{parts[0]}{end}"
+    return f"^(?:{'|'.join(parts)}){end}"
 
 
-def globs(names: Collection[str], model_names: Collection[str]) -> list[str]:
-    """Return shell patterns (fnmatch) for `names`; `*` also matches dots in them."""
+def _with_numbers(name: str, number: str | None, wrappers: str) -> str:
+    """Return a regular expression for a name: `number` in place of its numbers, or themselves."""
+    first, *others = template(name)
+    pattern = re.escape(first)
+    for digits, text in zip(NUMBER.findall(name), others, strict=True):
+        pattern += digits if number is None else number
+        if text.startswith("."):
+            pattern += wrappers
+        pattern += re.escape(text)
+    return pattern
+
+
+def globs(names: Collection[str], model_names: Collection[str], prefix: str = "") -> list[str]:
+    """Return shell patterns (fnmatch) for `names`; `*` also matches dots in them.
+
+    `prefix` is what wrappers may add before a name, any number of times.
+    """
     wanted = set(names)
     patterns: list[str] = []
     for alike in _alike(names):
-        pattern = _literal(template(alike[0])).replace("{}", "*")
-        if all(name in wanted for name in model_names if fnmatchcase(name, pattern)):
+        pattern = "*".join(map(_literal, template(alike[0])))
+        if _matches_only(pattern, wanted, model_names):
             patterns.append(pattern)
         else:
             patterns += map(_literal, alike)
+    if prefix:
+        wrapped = [f"*{_literal(prefix)}{pattern}" for pattern in patterns]
+        patterns += [p for p in wrapped if _matches_only(p, wanted, model_names)]
     return patterns
+
+
+def numbers_matter(names: Collection[str], model_names: Collection[str]) -> bool:
+    """Return whether a pattern for `names` lists some layers or experts and leaves others out."""
+    return any(not _complete(alike, model_names) for alike in _alike(names))
+
+
+def _matches_only(pattern: str, wanted: Collection[str], model_names: Collection[str]) -> bool:
+    return all(name in wanted for name in model_names if fnmatchcase(name, pattern))
 
 
 def _alike(names: Collection[str]) -> list[Sequence[str]]:
     """Return the names in lists of equal templates."""
-    by_template: dict[str, list[str]] = {}
+    by_template: dict[Template, list[str]] = {}
     for name in names:
         by_template.setdefault(template(name), []).append(name)
     return list(by_template.values())

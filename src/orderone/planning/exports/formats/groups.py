@@ -45,8 +45,15 @@ class DeepSpeed(_TorchGroups):
         " lr_scheduler=torch.optim.lr_scheduler.LambdaLR(...) instead, which keeps the ratios."
     )
 
+    def takes(self, optimizer: str, option: str) -> bool:
+        return optimizer == "sgd" or option == "decoupled_weight_decay"
+
     def data(self, content: Content, base: Base) -> Data:
         parameters: Data = {"lr": base.lr, "weight_decay": base.weight_decay}
+        if base.optimizer == "sgd":
+            parameters |= base.options
+        if base.optimizer == "adam":  # DeepSpeed's Adam is AdamW by default
+            parameters["adam_w_mode"] = bool(base.options.get("decoupled_weight_decay", False))
         if base.betas is not None:
             parameters["betas"] = list(base.betas)
         kind = self.optimizers.get(base.optimizer, base.optimizer)
@@ -65,6 +72,7 @@ class HuggingFace(_TorchGroups):
         "rmsprop": "rmsprop",
         "sgd": "sgd",
     }
+    holds: ClassVar[frozenset[str]] = frozenset({"eps", "betas", "options"})
     advice: ClassVar[str] = (
         "orderone.integrations.huggingface.PlanTrainer does this for you. In a Trainer of yours,"
         " make the optimizer in create_optimizer from export.build(self.model)."

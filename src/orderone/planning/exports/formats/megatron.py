@@ -3,6 +3,10 @@
 A key matches names by shell patterns. The overrides of all keys that match are merged. The
 scheduler moves each group between its own `max_lr` and `min_lr`, and multiplies the weight decay of
 the configuration by `wd_mult`. Each group therefore gets a `min_lr` in proportion to its `max_lr`.
+
+The optimizer sees the model inside wrappers (data parallelism, mixed precision), each of which adds
+`module.` to all names. A tensor that no key matches gets the settings of the configuration without
+a message, so patterns match names with and without these prefixes.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,6 +20,8 @@ from orderone.planning.exports.content import Content
 from orderone.planning.exports.format import Base, Data, Format, Values
 from orderone.planning.exports.patterns import globs
 
+WRAPPER = "module."
+
 
 class Megatron(Format):
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "adam", "sgd": "sgd"}
@@ -25,11 +31,14 @@ class Megatron(Format):
         " other values to OptimizerConfig and the scheduler."
     )
 
+    def takes(self, optimizer: str, option: str) -> bool:
+        return optimizer == "sgd" and option == "momentum"
+
     def data(self, content: Content, base: Base) -> Data:
         overrides: list[Data] = []
         for group in content.groups:
             entry: Data = {
-                "name": globs(group.names, content.names),
+                "name": globs(group.names, content.names, prefix=WRAPPER),
                 "max_lr": group.lr,
                 "min_lr": base.min_lr * group.lr / base.lr,
                 "wd_mult": group.weight_decay / base.weight_decay if base.weight_decay else 0.0,
@@ -43,6 +52,8 @@ class Megatron(Format):
             "min_lr": base.min_lr,
             "weight_decay": base.weight_decay,
         }
+        if base.optimizer == "sgd":  # its own default is 0.9
+            settings["sgd_momentum"] = base.options.get("momentum", 0.0)
         if base.betas is not None:
             settings["adam_beta1"], settings["adam_beta2"] = base.betas
         return {**settings, "config_overrides": overrides}

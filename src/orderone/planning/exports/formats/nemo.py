@@ -22,7 +22,7 @@ class Nemo(Format):
         "adamw": "torch.optim.AdamW",
         "sgd": "torch.optim.SGD",
     }
-    holds: ClassVar[frozenset[str]] = frozenset()
+    holds: ClassVar[frozenset[str]] = frozenset({"options"})
     advice: ClassVar[str] = "Put it into the section `optimizer` of the recipe's YAML file."
 
     def data(self, content: Content, base: Base) -> Data:
@@ -41,6 +41,7 @@ class Nemo(Format):
             "_target_": self.optimizers.get(base.optimizer, base.optimizer),
             "lr": base.lr,
             "weight_decay": base.weight_decay,
+            **base.options,
         }
         if len(eps) == 1 and None not in eps:
             optimizer["eps"] = eps.pop()

@@ -1,7 +1,8 @@
 """torchtitan 0.3: `ParamGroupConfig` entries of the optimizer's `param_groups`.
 
 The first pattern that `re.search` finds in the name wins. An entry is complete by itself.
-Schedules multiply all learning rates by one factor, so ratios stay.
+Schedules multiply all learning rates by one factor, so ratios stay. Names contain the parts that
+activation checkpointing adds after the number of a layer, and patterns match them with and without.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,6 +26,7 @@ from orderone.planning.exports.patterns import regex
 
 class Torchtitan(Format):
     optimizers: ClassVar[Mapping[str, str]] = {"adam": "Adam", "adamw": "AdamW"}
+    holds: ClassVar[frozenset[str]] = frozenset({"eps", "betas", "options"})
     advice: ClassVar[str] = (
         "Put the entries into OptimizersContainer.Config(param_groups=...) of your configuration."
     )
@@ -35,7 +37,7 @@ class Torchtitan(Format):
             name = self.optimizers.get(group.optimizer, group.optimizer)
             entries.append(
                 {
-                    "pattern": regex(group.names, content.names),
+                    "pattern": regex(group.names, content.names, wrapped=True),
                     "optimizer_name": name,
                     "optimizer_kwargs": group_options(group, base),
                 }
