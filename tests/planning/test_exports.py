@@ -156,7 +156,18 @@ def test_patterns_match_no_other_name():
 
 
 ODD_NAMES = {
-    "characters of patterns": ["a+b", "a*", "axb", "a[0]", "(a|b)", "^x$", r"w\d+", "{0}", "{}", "l{}"],
+    "characters of patterns": [
+        "a+b",
+        "a*",
+        "axb",
+        "a[0]",
+        "(a|b)",
+        "^x$",
+        r"w\d+",
+        "{0}",
+        "{}",
+        "l{}",
+    ],
     "prefixes": ["w", "w1", "w10", "w100", "weight", "weight1", "weight10"],
     "numbers": ["0", "1", "01", "10", "x0", "\uff10", "\u00b2"],
     "quotes": ["a'b", 'a"b', "a\\b", "#c", ": d", "- e", "a\n", "a", "A", "é"],
@@ -226,6 +237,14 @@ def test_patterns_match_names_inside_wrappers():
     layer = plan.export("huggingface")
     wrapped = nn.DataParallel(planned_models.model("llama"))
     assert len(layer.build(wrapped)) == len(plan.param_groups())  # pyright: ignore[reportArgumentType]
+
+
+def test_numbers_of_layers_in_patterns_have_a_note_where_stages_count_them():
+    settings = {"default": 3e-3, "model.layers.0.mlp.*": 1e-3}
+    plan = o1.plan(planned_models.model("llama"), base=planned_models.BASE, lr=settings)
+    common = len(planned_models.plan("llama").export("megatron").notes)
+    assert len(plan.export("megatron").notes) == common + 1
+    assert len(plan.export("torchtitan").notes) == common
 
 
 def _of_class(optimizer, **options):

@@ -542,3 +542,26 @@ def test_plans_work_without_transformers():
     )
     assert result.returncode == 0, result.stderr
     assert "width x2 (32 -> 64)" in result.stdout
+
+
+@pytest.mark.parametrize("names", [["{}", "{0}"], ["01", "1", "02"], ["²", "2", "x"]])
+def test_modules_with_odd_names_have_counterparts(names):
+    """Braces, leading zeros and superscripts are parts of names, or numbers, without an error."""
+
+    def build(width):
+        layers = {name: nn.Linear(width, width) for name in names}
+        return nn.Sequential(nn.Linear(4, width), nn.ModuleDict(layers), nn.Linear(width, 2))
+
+    plan = o1.plan(build(32), base=build(8), lr=1.0, probe=False)
+    for name in names:
+        assert plan[f"1.{name}.weight"].lr == 1 / 4
+        assert plan[f"1.{name}.bias"].lr == 1
+
+
+def test_layers_with_leading_zeros_grow_in_depth():
+    def build(width, layers):
+        stack = {f"{layer:02d}": nn.Linear(width, width) for layer in range(layers)}
+        return nn.Sequential(nn.Linear(4, width), nn.ModuleDict(stack), nn.Linear(width, 2))
+
+    plan = o1.plan(build(32, 12), base=build(8, 4), lr=1.0, probe=False)
+    assert {row.depth for row in plan.rows if row.name.startswith("1.")} == {3.0}

@@ -1,10 +1,11 @@
-"""Train the Llama of `trainer_workers` with PlanTrainer and ZeRO on a CPU; print losses as JSON.
+"""Train the Llama of `trainer_workers` with PlanTrainer and ZeRO on CPUs; print losses as JSON.
 
-    python -m support.zero_trainer STAGE
+    torchrun --nproc-per-node 2 -m support.zero_trainer STAGE
 
-DeepSpeed and Accelerate read these variables when they are imported. With `use_cpu=True` Accelerate
-would choose DDP. In several processes Transformers counts one process without accelerators, and
-DeepSpeed refuses the batch size: so there is one process.
+DeepSpeed and Accelerate read the variables when they are imported. Without an accelerator,
+`TrainingArguments` would count one process, because it passes no backend on to Accelerate beside
+DeepSpeed. So the state of Accelerate is configured before, with the backend gloo, which
+`use_configured_state` is there for.
 """
 
 import json
@@ -16,13 +17,11 @@ from typing import Any
 os.environ |= {
     "DS_ACCELERATOR": "cpu",
     "ACCELERATE_TORCH_DEVICE": "cpu",
-    "RANK": "0",
-    "LOCAL_RANK": "0",
-    "WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "0",
+    "ACCELERATE_USE_DEEPSPEED": "true",
 }
 
+import torch
+from accelerate import PartialState
 from transformers import PrinterCallback, TrainingArguments
 
 from orderone.integrations.huggingface import PlanTrainer
@@ -30,6 +29,8 @@ from support.trainer_workers import ROWS, STEPS, Losses, Rows, plan
 
 
 def main(stage: int) -> None:
+    torch.set_num_threads(1)
+    state = PartialState(backend="gloo")
     config = {
         "zero_optimization": {"stage": stage},
         "zero_allow_untested_optimizer": True,
@@ -43,21 +44,30 @@ def main(stage: int) -> None:
         arguments = TrainingArguments(
             folder,
             max_steps=STEPS,
-            per_device_train_batch_size=ROWS,
+            per_device_train_batch_size=ROWS // state.num_processes,
             report_to="none",
             save_strategy="no",
             logging_steps=1,
             disable_tqdm=True,
             lr_scheduler_type="constant",
             deepspeed=config,
+            accelerator_config={"use_configured_state": True},
         )
         made = PlanTrainer(plan=plan(), args=arguments, train_dataset=Rows(), callbacks=[losses])
         made.remove_callback(PrinterCallback)
         made.train()
     optimizer: Any = made.optimizer
-    rates = [group["lr"] for group in optimizer.param_groups]
-    kind = str(made.accelerator.distributed_type)
-    print(json.dumps({"losses": losses.values, "rates": rates, "kind": kind}))
+    inner = optimizer.optimizer
+    result = {
+        "losses": losses.values,
+        "rates": [group["lr"] for group in inner.param_groups],
+        "kind": str(made.accelerator.distributed_type),
+        "processes": made.accelerator.num_processes,
+        # of this process; stage 3 keeps them elsewhere
+        "numbers": sum(p.numel() for group in inner.param_groups for p in group["params"]),
+    }
+    if state.is_main_process:
+        print(json.dumps(result))
 
 
 if __name__ == "__main__":

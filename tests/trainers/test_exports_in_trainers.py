@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ class Named(nn.Module):
             here.register_parameter(last, nn.Parameter(torch.zeros(2)))
 
 
-def exported(name, target, wrapped=str, **options):
+def exported(name, target, wrapped: Callable[[str], str] = str, **options):
     """Return an export, a model with the trainer's names, tensors -> names, names -> groups.
 
     `wrapped` returns a name as the trainer's wrappers change it.
@@ -142,6 +143,94 @@ def test_megatron(name, prefix):
         assert [group["weight_decay"] for group in optimizer.param_groups] == pytest.approx(
             [decay(group) for group in optimizer.param_groups]
         )
+
+
+def factors(rates, starts):
+    """Return by which factor a schedule multiplied each learning rate."""
+    return [rate / start for rate, start in zip(rates, starts, strict=True)]
+
+
+def torchtitan_optimizers(name="llama"):
+    module = pytest.importorskip("torchtitan.components.optimizer")
+    export, model, *_ = exported(name, "torchtitan")
+    config = module.OptimizersContainer.Config(
+        param_groups=export.build(), implementation="for-loop"
+    )
+    return module.OptimizersContainer(config, model_parts=[model])
+
+
+@pytest.mark.parametrize("decay", ["linear", "sqrt", "cosine"])
+def test_schedules_of_torchtitan_keep_the_ratios(decay):
+    """Warm-up, constant part, decay to a smallest rate."""
+    optimizers = torchtitan_optimizers()
+    module = pytest.importorskip("torchtitan.components.optimizer.lr_scheduler")
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    starts = [group["lr"] for group in groups]
+    config = module.LRSchedulersContainer.Config(
+        warmup_steps=3, decay_ratio=0.5, decay_type=decay, min_lr_factor=0.1
+    )
+    schedule = config.build(optimizers=optimizers, training_steps=12)
+    seen = set()
+    for _ in range(12):
+        found = factors([group["lr"] for group in groups], starts)
+        assert found == pytest.approx([found[0]] * len(found))
+        seen.add(round(found[0], 6))
+        optimizers.step()
+        schedule.step()
+    assert len(seen) > 5
+
+
+@pytest.mark.parametrize("style", ["linear", "cosine", "inverse-square-root", "WSD"])
+def test_schedules_of_nemo_keep_the_ratios(style):
+    module = pytest.importorskip("nemo_automodel.components.optim.optimizer")
+    scheduling = pytest.importorskip("nemo_automodel.components.optim.scheduler")
+    export, model, names, expected = exported("llama", "nemo", allow_loss="eps")
+    base = export.data["optimizer"]
+    groups = module._build_param_groups(list(model.named_parameters()), export.build())
+    optimizer = torch.optim.AdamW(groups, lr=base["lr"], weight_decay=base["weight_decay"])
+    schedule = scheduling.OptimizerParamScheduler(
+        optimizer, init_lr=0.0, max_lr=base["lr"], min_lr=3e-4, lr_warmup_steps=2,
+        lr_decay_steps=10, lr_decay_style=style, start_wd=base["weight_decay"],
+        end_wd=base["weight_decay"], wd_incr_steps=10, wd_incr_style="constant",
+        wsd_decay_steps=4, lr_wsd_decay_style="cosine",
+    )  # fmt: skip
+    planned = [expected[names[group["params"][0]]] for group in optimizer.param_groups]
+    for _ in range(12):
+        schedule.step(1)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        found = factors(rates, [group.lr for group in planned])
+        assert found == pytest.approx([found[0]] * len(found))
+        decays = [group["weight_decay"] for group in optimizer.param_groups]
+        assert decays == pytest.approx([group.weight_decay for group in planned])
+
+
+OLMO_SCHEDULES = {
+    "ConstantWithWarmup": {"warmup": 2},
+    "WSD": {"warmup": 2, "decay": 4, "decay_fraction": None},
+    "LinearWithWarmup": {"warmup": 2, "alpha_f": 0.1},
+    "InvSqrtWithWarmup": {"warmup": 2, "alpha_f": 0.1},
+    "CosWithWarmup": {"warmup": 2, "alpha_f": 0.1},
+    "HalfCosWithWarmup": {"warmup": 2, "alpha_f": 0.1},
+    "CosWithWarmupAndLinearDecay": {"warmup": 2, "alpha_f": 0.1, "decay_fraction": 0.3},
+    "ExponentialScheduler": {"lr_min": 1e-4},
+}
+
+
+@pytest.mark.parametrize("kind", OLMO_SCHEDULES)
+def test_schedules_of_olmo_core_keep_the_ratios(kind):
+    """Except those with a smallest rate for all groups, which docs/exports.md names."""
+    module = pytest.importorskip("olmo_core.optim.scheduler")
+    schedule = getattr(module, kind)(**OLMO_SCHEDULES[kind])
+    starts = [1e-2, 1e-3]
+    spread = 0.0
+    for step in range(12):
+        found = factors([float(schedule.get_lr(lr, step, 12)) for lr in starts], starts)
+        spread = max(spread, abs(found[0] - found[1]))
+    assert (spread > 1e-3) == (kind == "ExponentialScheduler")
+    if "warmup" in OLMO_SCHEDULES[kind]:
+        floor = getattr(module, kind)(**OLMO_SCHEDULES[kind], warmup_min_lr=5e-4)
+        rates = [float(floor.get_lr(lr, 0, 12)) for lr in starts]
+        assert rates[0] == rates[1]  # one number for all groups
 
 
 def test_names_are_those_of_olmo_core():

@@ -101,17 +101,56 @@ def test_deepspeed():
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_zero_in_the_trainer(stage):
-    """PlanTrainer with ZeRO has the losses of `o1.train` and the learning rates of the plan."""
+    """PlanTrainer with ZeRO in two processes has the losses of `o1.train` and the learning rates of
+    the plan; each process has half of the tensors."""
     pytest.importorskip("deepspeed")
-    command = [sys.executable, "-m", "support.zero_trainer", str(stage)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "support.zero_trainer", str(stage)]
     folder = Path(__file__).parents[1]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        environment.pop(name, None)  # of other tests
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
     ours = o1.train(plan(), batch, STEPS, clip=1.0, device="cpu")
     assert set(result["rates"]) == {row.lr for row in plan().rows}
     assert result["losses"] == pytest.approx(list(ours.losses), rel=1e-5)
-    assert result["kind"] == "DistributedType.DEEPSPEED"
+    assert (result["kind"], result["processes"]) == ("DistributedType.DEEPSPEED", 2)
+    if stage < 3:
+        tensors = planned_models.model("llama").parameters()
+        assert result["numbers"] == sum(p.numel() for p in tensors) / 2
+
+
+SECTIONS = {
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}},
+}
+REFUSED = """
+import os, sys
+os.environ |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "RANK": "0"}
+os.environ |= {"LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+from transformers import TrainingArguments
+from orderone.integrations.huggingface import PlanTrainer
+from support.trainer_workers import plan
+config = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 1}}
+config |= eval(sys.argv[1])
+PlanTrainer(plan=plan(), args=TrainingArguments(sys.argv[2], deepspeed=config, report_to="none"))
+"""
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_an_optimizer_or_schedule_of_deepspeed_is_refused(section, tmp_path):
+    """The Trainer would use it in place of the plan."""
+    pytest.importorskip("deepspeed")
+    config = repr({section: SECTIONS[section]})
+    command = [sys.executable, "-c", REFUSED, config, str(tmp_path)]
+    folder = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert "[setting-of-the-plan]" in done.stderr
+    assert repr(section) in done.stderr
 
 
 @pytest.mark.parametrize("name", ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR"])

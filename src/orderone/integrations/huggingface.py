@@ -84,6 +84,7 @@ class PlanTrainerMixin(Trainer):
             plan.apply()
         super().__init__(*args, **options)
         _must_agree(self.args, plan)
+        _must_leave_optimizer_to_plan(getattr(self.accelerator.state, "deepspeed_plugin", None))
         self.add_callback(_PlanFiles(plan))
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
@@ -296,6 +297,24 @@ def _must_agree(args: TrainingArguments, plan: Plan) -> None:
                 f"args: {argument}={value} in TrainingArguments, and the plan was made with"
                 f" {setting}={planned}; pass it to the plan, which sets that of every tensor:"
                 f" plan(..., {setting}={value})",
+                "setting-of-the-plan",
+                argument="args",
+            )
+
+
+def _must_leave_optimizer_to_plan(deepspeed_plugin: Any) -> None:
+    """Raise an InputError if the configuration of DeepSpeed has its own optimizer or schedule.
+
+    The Trainer would use these, without a message, in place of the plan's.
+    """
+    config: Any = getattr(deepspeed_plugin, "deepspeed_config", None) or {}
+    for section in ("optimizer", "scheduler"):
+        if section in config:
+            raise InputError(
+                f"args: the configuration of DeepSpeed has a section {section!r}, which would"
+                " replace that of the plan: one learning rate for all tensors. Leave it out; the"
+                " optimizer is that of the plan, and the schedule lr_scheduler_type of"
+                " TrainingArguments",
                 "setting-of-the-plan",
                 argument="args",
             )

@@ -18,7 +18,7 @@ from orderone.planning.exports.formats.nemo import Nemo
 from orderone.planning.exports.formats.olmo_core import OlmoCore
 from orderone.planning.exports.formats.plain import Json, Yaml, rest
 from orderone.planning.exports.formats.torchtitan import Torchtitan
-from orderone.planning.exports.patterns import regex
+from orderone.planning.exports.patterns import numbers_matter, regex
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan
@@ -119,6 +119,12 @@ def export(
             data |= {"class": plan.settings.user_class, "options": _plain(plan.user_options)}
     notes = [*made.notes, chosen.advice]
     notes += [f"left out: {kind} ({why})" for kind, why in lost.items()]
+    by_number = [g for g in made.groups if numbers_matter(g.names, made.names)]
+    if by_number and chosen.numbers_by_stage:
+        notes.append(
+            f"patterns contain numbers of layers, as {by_number[0].names[0]} does. With pipeline"
+            " parallelism each stage counts its layers from 0, and the export is wrong there"
+        )
     return Export(target, data, init, made.names, tuple(notes), chosen)
 
 

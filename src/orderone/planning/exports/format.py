@@ -56,6 +56,7 @@ class Format(ABC):
     optimizers: ClassVar[Mapping[str, str]]  # name in a plan -> name of the trainer
     holds: ClassVar[frozenset[str]] = frozenset({"eps", "betas"})
     advice: ClassVar[str]  # how to use the export, in a sentence or two
+    numbers_by_stage: ClassVar[bool] = False  # stages of a pipeline count their layers from 0
 
     def takes(self, optimizer: str, option: str) -> bool:
         """Return whether the format can hold this option of the optimizer's class."""
