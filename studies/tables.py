@@ -24,13 +24,18 @@ def line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def transfer_cells(rows: pandas.DataFrame, size: str, rate: str = "lr") -> list[str]:
-    """Return the sizes, and the cells of `RESULTS`.
+def transfer_study(rows: pandas.DataFrame, size: str, rate: str = "lr") -> o1.Transfer:
+    """Return the transfer study of records.
 
     The column `size` is in the place of the width, and `rate` has the rates that were tuned.
     """
     table = cast(pandas.DataFrame, rows[["seed", "loss", "diverged"]])
-    study = o1.Transfer.from_frame(table.assign(width=rows[size], lr=rows[rate]))
+    return o1.Transfer.from_frame(table.assign(width=rows[size], lr=rows[rate]))
+
+
+def transfer_cells(rows: pandas.DataFrame, size: str, rate: str = "lr") -> list[str]:
+    """Return the sizes, and the cells of `RESULTS`; for the columns see `transfer_study`."""
+    study = transfer_study(rows, size, rate)
     drift = next(iter(study.drift.values()))
     return [
         ", ".join(str(value) for value in study.frame["width"]),

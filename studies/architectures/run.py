@@ -1,14 +1,14 @@
 """Does the best learning rate transfer over width? Seven architectures, from one script.
 
     python -m studies.architectures.run [--minutes M] [--images FILE] [--only llama,qwen3]
-    python -m studies.architectures.run --report
+    python -m studies.architectures.run --report [--figure FILE]
     python -m studies.architectures.run --pack FOLDER FILE    # 10,000 images of CIFAR-10, 31 MB
 
 PROTOCOL.md has the question, the sizes and what would refute us. All models are unmodified ones of
 Hugging Face. A piece is one architecture at one width with all its rates and seeds, in one program.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,8 +19,9 @@ import transformers
 from torch import nn
 
 from orderone.data import denoising, images, language
+from studies.figures import DriftPoint, draw_drifts
 from studies.pieces import Piece, Records, command_line, run_command
-from studies.tables import header, line, transfer_cells
+from studies.tables import header, line, transfer_cells, transfer_study
 
 FOLDER = Path(__file__).parent
 VOCAB = 256
@@ -298,13 +299,27 @@ def _pieces(row: Architecture, setting: Setting, rule: str) -> list[Piece]:
 
 def report(records: Records) -> None:
     """Print the table: drift with its interval, verdict, and the loss at the largest width."""
-    frame = records.rows()
     print(header("architecture", "rule", "widths"))
+    for name, rule, rows in by_rule(records.rows()):
+        print(line([name, rule, *transfer_cells(rows, "width")]))
+
+
+def draw(records: Records, path: Path) -> None:
+    """Draw the drift of every architecture and rule with its interval."""
+    points: list[DriftPoint] = []
+    for name, rule, rows in by_rule(records.rows()):
+        drift = next(iter(transfer_study(rows, "width").drift.values()))
+        points.append(DriftPoint(name, rule, drift.slope, drift.low, drift.high))
+    draw_drifts(points, path)
+
+
+def by_rule(frame: pandas.DataFrame) -> Iterator[tuple[str, str, pandas.DataFrame]]:
+    """Yield architecture, rule and rows, if there are two widths or more."""
     for name, rows in frame.groupby("architecture", sort=False):
         for rule in ("mup", "standard"):
             part = with_base(rows, rule)
             if len(set(part["width"])) > 1:
-                print(line([str(name), rule, *transfer_cells(part, "width")]))
+                yield str(name), rule, part
 
 
 def with_base(rows: pandas.DataFrame, rule: str) -> pandas.DataFrame:
@@ -331,12 +346,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command_line(__doc__ or "", FOLDER)
     parser.add_argument("--images", type=Path, help="file of --pack; otherwise digits")
     parser.add_argument("--pack", nargs=2, metavar=("FOLDER", "FILE"))
+    parser.add_argument("--figure", type=Path, help="with --report: draw the drifts into this PNG")
     options = parser.parse_args(arguments)
     if options.pack:
         pack(*options.pack)
         return 0
     if options.report:
-        report(Records(options.records))
+        records = Records(options.records)
+        report(records)
+        if options.figure is not None:
+            draw(records, options.figure)
         return 0
     setting = Setting(TINY if options.tiny else FULL, options.device, options.images)
     return 0 if run_command(all_pieces(setting), options) else 1
