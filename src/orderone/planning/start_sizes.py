@@ -88,12 +88,16 @@ class StartReport:
                 continue
             sizes = sorted(output.size for output in off)
             worst = max(off, key=lambda output: abs(_log(output.ratio)))
-            where = f", farthest at {worst.name}" if worst.name else ""
-            noun = kind.value if kind != Kind.ACTIVATION else "activations"
+            noun = kind.value
+            if kind == Kind.ACTIVATION:
+                noun = "activations"
             note = (
                 f"{len(off)} of {len(of_kind)} measured {noun} start too {verdict}: RMS"
-                f" {sizes[0]:.3g} to {sizes[-1]:.3g}{where}, expected {worst.expected}"
+                f" {sizes[0]:.3g} to {sizes[-1]:.3g}"
             )
+            if worst.name:
+                note += f" (worst: module {worst.name!r})"
+            note += f"; expected {worst.expected}"
             if verdict == "small":
                 result.append(with_code(note, "outputs-too-small"))
             else:

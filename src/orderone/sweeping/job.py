@@ -422,8 +422,8 @@ def check_build(build: object, sizes: Sequence[str], arguments: Sequence[str]) -
             takes = f", or another argument of build ({', '.join(others)})"
         known = ", ".join((*TUNED, *CHOICES, *AMOUNTS, *SEEDS))
         raise InputError(
-            f"space: unknown key {unknown[0]!r}; expected one of {known}, a role, pattern or"
-            f" optimizer after lr, weight_decay, init_scale or init (lr.embedding){takes}",
+            f"space: unknown key {unknown[0]!r}; expected one of {known}; or lr, weight_decay,"
+            f" init_scale or init of a role, pattern or optimizer, such as lr.embedding{takes}",
             "unknown-space-key",
             argument="space",
         )

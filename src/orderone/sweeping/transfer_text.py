@@ -175,7 +175,8 @@ def quality_table(study: "Transfer") -> list[tuple[str, ...]]:
     head = (
         "rule",
         f"scatter of the best {study.setting}, octaves",
-        f"{study.setting} named for the largest {study.axis} without it: octaves off, extra loss",
+        f"test: {study.setting} of the largest {study.axis} from the others: octaves off, extra"
+        " loss",
         f"loss forecast for {study.axis} {2 * largest}",
     )
     rows: list[tuple[str, ...]] = [head]

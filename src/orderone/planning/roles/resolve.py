@@ -272,9 +272,7 @@ def _matrix(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
         if depthwise:
             reason = "depthwise filter (no fan-in)"
             return ResolvedRole(Role.VECTOR, growth, reason)
-        return ResolvedRole(
-            Role.EMBEDDING, growth, "fan-out grows, fan-in does not: as an input layer"
-        )
+        return ResolvedRole(Role.EMBEDDING, growth, "fan-out grows, fan-in does not (input layer)")
     return _fixed(evidence, widths)
 
 
