@@ -1,15 +1,19 @@
 """Many small models in one program, compared with one after another:
 
     python benchmarks/stacked.py [cuda] [gpt llama qwen3 gpt2 vit t5] [members] [64,128,256]
-        [profile] [only] [timed-kernels] [json=FILE]
+        [by-hand] [profile] [only] [timed-kernels] [combined-kernels] [json=FILE]
 
 Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast and batch 16, with context 128 for
 `gpt` (the default, `orderone.nn.GPT`) and 256 for unmodified Hugging Face models. Every method
 trains the same members on the same batches. The last column but two is the difference of their
 losses after ten steps, which is rounding in bfloat16 that training amplifies; then come the peak
 memory and the seconds until the first step (capture and compilation). `profile` lists the slowest
-kernels of the compiled step; `only` leaves out all but the compiled stack; `timed-kernels` lets
-the compiler choose kernels by time, which sweeps do not, since losses would differ between runs.
+kernels of the compiled step; `only` leaves out all but compiled stacks; `timed-kernels` lets
+the compiler choose kernels by time, which sweeps do not, since losses would differ between runs;
+`combined-kernels` lets it join small independent kernels. `by-hand` adds the same GPTs written with
+batched products for this one architecture (`gpt_by_hand.py`), compiled and replayed, and
+`nudged` one after another with every weight changed by one unit in its last place: what rounding
+alone does to the losses.
 
     eager      one after another, fused AdamW
     replayed   one after another, each step a CUDA graph
@@ -24,12 +28,14 @@ from statistics import median
 from typing import Any
 
 import torch
+from gpt_by_hand import ByHand
 from records import Records
 from torch import Tensor, nn
 from torch.nn import functional
 
 from orderone.nn import GPT
 from orderone.sweeping.stacked import CapturedStep, Stack
+from orderone.torch_compat import compiler_options
 from orderone.training.stacked import compiling
 from orderone.training.stacked.compiled_step import CompiledStep
 
@@ -50,8 +56,22 @@ VOCAB, HEAD, ROUNDS, STEPS = 256, 32, 3, 20 if DEVICE == "cuda" else 3
 SECONDS = 1.0  # of a round, if its steps would take longer
 PRECISION = torch.bfloat16 if DEVICE == "cuda" else None
 RECORDS = Records(JSON)
+PROFILED = ("stacked, compiled", "by hand")
+# parts of the names of kernels, the first that fits
+KINDS_OF_KERNELS = {
+    "products": ("gemm", "nvjet", "cutlass", "bmm", "xmma"),
+    "attention": ("flash", "fmha", "sdpa", "attention"),
+    "updates": ("lerp", "sub_sqrt", "addcmul"),
+    "casts of weights": ("triton_poi_fused__to_copy_permute", "triton_poi_fused__to_copy_"),
+    "sums by id": ("index", "sort", "Sort", "radix", "embedding"),
+    "other fused operations": ("triton",),
+}
+OPTIONS: dict[str, Any] = dict(compiler_options())
 if "timed-kernels" in WORDS:
-    setattr(compiling, "compiler_options", dict)  # noqa: B010, an experiment
+    OPTIONS = {}
+if "combined-kernels" in WORDS:
+    OPTIONS["combo_kernels"] = True
+setattr(compiling, "compiler_options", lambda: dict(OPTIONS))  # noqa: B010, an experiment
 
 
 def main() -> None:
@@ -102,8 +122,12 @@ def compare(kind: str, width: int) -> None:
     if COMPILE:
         graph = DEVICE == "cuda"
         ways["stacked, compiled"] = lambda: stacked(models, batch, compile=True, graph=graph)
+    if "nudged" in WORDS:
+        ways["nudged"] = lambda: one_by_one(nudged(models), batch)
+    if "by-hand" in WORDS and kind == "gpt":
+        ways["by hand"] = lambda: by_hand(models, batch)
     if "only" in WORDS:
-        ways = {name: way for name, way in ways.items() if name == "stacked, compiled"}
+        ways = {name: way for name, way in ways.items() if name in PROFILED}
     times: dict[str, float] = {}
     reference = None
     for name, make in ways.items():
@@ -129,25 +153,43 @@ def compare(kind: str, width: int) -> None:
         memory = torch.cuda.max_memory_allocated() / 2**30 if DEVICE == "cuda" else 0.0
         cells += [f"{memory:.1f}", f"{step_until:.1f}"]
         print(f"| {' | '.join(cells)} |", flush=True)
-        if "profile" in WORDS and name == "stacked, compiled":
+        if "profile" in WORDS and name in PROFILED:
             show_kernels(step)
         del step
 
 
 def show_kernels(step: Callable[[], Tensor]) -> None:
-    """Print the kernels of a step that take longest."""
+    """Print the kernels of a step that take longest, and the time of each kind."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+    activity = ProfilerActivity.CUDA if DEVICE == "cuda" else ProfilerActivity.CPU
+    with profile(activities=[activity]) as profiled:
         for _ in range(3):
             step()
         wait()
-    rows = sorted(profiled.key_averages(), key=lambda row: -row.self_device_time_total)
-    total = sum(row.self_device_time_total for row in rows)
-    print(f"\nkernels, ms per step ({total / 3e3:.2f} in all, {len(rows)} kinds):")
-    for row in rows[:22]:
-        print(f"  {row.self_device_time_total / 3e3:.3f}  {row.count // 3:4d} x  {row.key[:110]}")
+    times: list[tuple[float, int, str]] = []
+    for row in profiled.key_averages():
+        total = row.self_device_time_total if DEVICE == "cuda" else row.self_cpu_time_total
+        times.append((total / 3e3, row.count // 3, row.key))
+    times.sort(reverse=True)
+    by_kind: dict[str, float] = {}
+    for milliseconds, _, name in times:
+        kind = kind_of_kernel(name)
+        by_kind[kind] = by_kind.get(kind, 0.0) + milliseconds
+    total = sum(by_kind.values())
+    print(f"\nkernels, ms per step ({total:.2f} in all, {sum(t[1] for t in times)} launches):")
+    for kind, milliseconds in sorted(by_kind.items(), key=lambda pair: -pair[1]):
+        print(f"  {milliseconds:.3f}  {kind}")
+    for milliseconds, count, name in times[:15]:
+        print(f"    {milliseconds:.3f}  {count:4d} x  {name[:120]}")
     print(flush=True)
+
+
+def kind_of_kernel(name: str) -> str:
+    for kind, parts in KINDS_OF_KERNELS.items():
+        if any(part in name for part in parts):
+            return kind
+    return "other"
 
 
 def forget() -> None:
@@ -310,6 +352,45 @@ def replayed(models: list[nn.Module], batch: tuple[Tensor, Tensor]) -> Callable[
         for graph, _ in graphs:
             graph.replay()
         return torch.stack(losses)
+
+    return step
+
+
+def nudged(models: list[nn.Module]) -> list[nn.Module]:
+    """Return copies whose weights differ by one unit in the last place."""
+    models = [copy.deepcopy(model) for model in models]
+    with torch.no_grad():
+        for model in models:
+            for p in model.parameters():
+                p.mul_(1 + torch.finfo(p.dtype).eps)
+    return models
+
+
+def by_hand(models: list[nn.Module], batch: tuple[Tensor, Tensor]) -> Callable[[], Tensor]:
+    """Compile the step that was written by hand; on a GPU, replay it."""
+    rates = [rate(k) for k in range(len(models))]
+    program = ByHand(models, rates, batch, PRECISION, compile=COMPILE)
+    if DEVICE != "cuda":
+        return program.step
+    tensors = [*program.weights.values(), *program.first.values(), *program.second.values()]
+    tensors.append(program.t)
+    before = [x.detach().clone() for x in tensors]
+    aside = torch.cuda.Stream()
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            program.step()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=aside):
+        losses = program.step()
+    with torch.no_grad():
+        for x, value in zip(tensors, before, strict=True):
+            x.copy_(value)
+
+    def step() -> Tensor:
+        graph.replay()
+        assert program  # owns the memory that the graph reads
+        return losses
 
     return step
 
