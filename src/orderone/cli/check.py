@@ -44,7 +44,7 @@ HELP = Help(
             *("expert_rule", "rank_rule", "repetition_rule", "init"),
         ),
         "Optimizer": ("optimizer", "lr", "weight_decay"),
-        "Amount of work": ("steps", "seeds", "first_seed", "threads"),
+        "Amount of work": ("steps", "seeds", "first_seed", "precision", "threads"),
         "Output": ("html", "png", "save", "json"),
     },
 )
@@ -73,6 +73,7 @@ def check(
     steps: int = 4,
     seeds: int = 3,
     first_seed: int = 0,
+    precision: str = "float32",
     batch: int | None = None,
     length: int | None = None,
     builder: str | None = None,
@@ -125,6 +126,7 @@ def check(
         steps: Number of updates of every model.
         seeds: Number of models at every size.
         first_seed: Seed of the first model at every size, and of the batch.
+        precision: float32, bfloat16 or float16 (autocast), or float64.
         batch: Texts or images in the batch, which is the same at every step, except with --tokens.
             Default: 16. With --builder, samples in a batch of --data; by default as --data has it.
         length: Bytes of a text. Default: 64.
@@ -170,6 +172,7 @@ def check(
         "depth": depth,
         "init": read_start(init),
         "steps": steps,
+        "precision": precision,
         "seeds": range(first, first + count(seeds, "seeds")),
         **read_rules(
             horizon=horizon,

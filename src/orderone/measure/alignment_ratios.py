@@ -46,6 +46,7 @@ from orderone.observe.batches import Batch, call_inputs, repeatable
 from orderone.observe.hooks import watching
 from orderone.observe.inventory import Item, Place, inventory, modules_by_name
 from orderone.observe.moments import WIDE, Ledger
+from orderone.observe.precision import SINGLE, Precision
 from orderone.observe.quantities import Quantity
 from orderone.observe.trace import call_with
 from orderone.theory.exponents.updates import ALIGNED_ROLES, KINDS
@@ -195,13 +196,19 @@ class State:
 
 
 @torch.no_grad()
-def observe(model: nn.Module, layers: Sequence[Layer], batches: Mapping[str, Batch]) -> State:
+def observe(
+    model: nn.Module,
+    layers: Sequence[Layer],
+    batches: Mapping[str, Batch],
+    precision: Precision = SINGLE,
+) -> State:
     """Run a forward pass on each of the `batches`, always with the same random numbers."""
     inputs = {}
     for tokens, batch in batches.items():
         args, kwargs = call_with(call_inputs(batch))
         with (
             repeatable(model),
+            precision.passes(model),
             reading(model, layers) as inputs[tokens],
             naming_batch("batches", batch, model),
         ):
@@ -216,15 +223,20 @@ def weights_of(layers: Sequence[Layer]) -> Inputs:
 
 @contextmanager
 def reading(model: nn.Module, layers: Sequence[Layer]) -> Iterator[Inputs]:
-    """Collect the inputs of the layers in a forward pass inside the context."""
+    """Collect the inputs of the layers in a forward pass inside the context.
+
+    Under autocast they are in half precision, and weights in single precision; products need one.
+    """
     inputs: Inputs = {}
-    names = {layer.name for layer in layers}
+    dtypes = {layer.name: layer.weight.dtype for layer in layers}
 
     def copy_input(name: str, quantity: Quantity, x: Tensor) -> None:
-        if name not in inputs:  # the first call
-            inputs[name] = x.detach().clone()  # code that follows may write into it
+        if name in inputs:  # not the first call
+            return
+        dtype = torch.promote_types(x.dtype, dtypes[name]) if x.is_floating_point() else x.dtype
+        inputs[name] = x.detach().to(dtype, copy=True)  # code that follows may write into it
 
-    with watching(model, copy_input, names.__contains__, (Quantity.INPUT,)):
+    with watching(model, copy_input, dtypes.__contains__, (Quantity.INPUT,)):
         yield inputs
 
 

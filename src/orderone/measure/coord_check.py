@@ -19,7 +19,7 @@ from torch import nn
 from orderone import rules
 from orderone.core.errors import InputError, function, one_of, with_code, without_code
 from orderone.core.exact import count
-from orderone.core.inputs import Count, Number
+from orderone.core.inputs import Count, Name, Number
 from orderone.loading.examples import read_examples
 from orderone.measure import records
 from orderone.measure.alignment_ratios import Layer, layers_of, observe
@@ -55,6 +55,7 @@ from orderone.measure.runs import (
     Run,
     RunOptions,
     Setup,
+    cast_batches,
     model_of,
     names_by_id,
     plan_family,
@@ -73,6 +74,7 @@ from orderone.observe.batches import (
     on_device,
 )
 from orderone.observe.inventory import read_patterns, shapes_of
+from orderone.observe.precision import Precision, read_precision
 from orderone.observe.quantities import Quantity
 from orderone.optimizers.combined import CombinedOptimizer
 from orderone.optimizers.table import Algorithm, label_of, nearest_record
@@ -113,6 +115,7 @@ def coord_check(
     seeds: SeedsInput = 3,
     base: BaseInput | None = None,
     scheduler: SchedulerInput | None = None,
+    precision: Name = "float32",
     frozen: PatternsInput = (),
     confidence: Number = 0.99,
     progress: ProgressInput | None = None,
@@ -155,6 +158,9 @@ def coord_check(
         base: The size whose hyperparameters were tuned, or a module of that size; the default is
             the smallest size.
         scheduler: A function of the optimizer that returns a learning-rate scheduler.
+        precision: float32, bfloat16 or float16 (autocast), or float64, as in `sweep`. In half
+            precision, gradients and changes that are smaller than its rounding errors are not
+            judged.
         frozen: Patterns of tensors that are not trained on purpose, although their
             `requires_grad` is True.
         confidence: Confidence level of the intervals.
@@ -168,6 +174,7 @@ def coord_check(
     if not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
         message = f"confidence: expected a number between 0 and 1, got {confidence!r}"
         raise InputError(message, argument="confidence")
+    chosen = Precision(read_precision(precision))
     function(loss, "loss", "of output and target")
     function(scheduler, "scheduler", "of the optimizer that returns a scheduler")
     function(progress, "progress", "of the finished runs, all runs and the current run")
@@ -203,6 +210,7 @@ def coord_check(
             seeds=tuple(read_seeds(seeds)),
             steps=steps,
             scheduler=scheduler,
+            precision=chosen,
             confidence=float(confidence),
         )
         with preserved():
@@ -214,10 +222,10 @@ def coord_check(
         seed_list = read_seeds(seeds)
         example = read_examples(batches, steps, batch_size, collate_fn)
         study = _Study(
-            builder=Builder(build, axis, base, seed_list[0]),
+            builder=Builder(build, axis, base, seed_list[0], chosen),
             sizes=sizes,
             settings=settings,
-            batches=example.batches,
+            batches=cast_batches(example.batches, chosen),
             loss=loss,
             seeds=seed_list,
             steps=steps,
@@ -253,6 +261,7 @@ class _Study:
     ):
         self.builder = builder
         self.axis = builder.axis
+        self.precision = builder.precision
         self.sizes = sizes
         self.settings = settings  # keyword arguments of `plan`
         self.batches = batches
@@ -398,7 +407,7 @@ class _Study:
         if not same:
             return False
         batch = on_device(self.batches[0], self.small)
-        with naming_batch("batches", batch, self.small):
+        with self.precision.passes(self.small), naming_batch("batches", batch, self.small):
             return not draws_randomly(self.small, batch)
 
     # --- running ----------------------------------------------------------------------------------
@@ -423,6 +432,7 @@ class _Study:
             schedule_fault=self.schedule_fault,
             notes=tuple(self.notes),
             troubles=(*self.troubles, *troubles),
+            precision=self.precision,
             provenance=self._provenance(),
             interrupted=interrupted,
         )
@@ -452,8 +462,20 @@ class _Study:
         seed only.
         """
         if seed == self.seeds[0]:
-            return RunOptions(self._fixed, True, self._layers(model), self._quantities)
-        return RunOptions(self._fixed, self._has_penalties, quantities=self._quantities)
+            return RunOptions(
+                self._fixed,
+                True,
+                self._layers(model),
+                self._quantities,
+                self.precision,
+                rounding=True,
+            )
+        return RunOptions(
+            self._fixed,
+            self._has_penalties,
+            quantities=self._quantities,
+            precision=self.precision,
+        )
 
     def _note_once(self, note: str) -> None:
         if note not in self.notes:
@@ -469,7 +491,8 @@ class _Study:
         roles = {row.name: row.role for row in self.plans[self.sizes[-1]].rows}
         layers, _ = layers_of(model, roles)
         if self._measurable is None:
-            inputs = observe(model, layers, {"": on_device(self.batches[0], model)}).inputs[""]
+            batch = on_device(self.batches[0], model)
+            inputs = observe(model, layers, {"": batch}, self.precision).inputs[""]
             self._measurable = set()
             for layer in layers:
                 if layer.name in inputs and layer.is_measurable(inputs[layer.name]):
@@ -556,6 +579,7 @@ class _Study:
             "sizes": self.sizes,
             "steps": self.steps,
             "seeds": self.seeds,
+            "precision": self.precision.name,
             "plan": plan_hash,
             **records.VERSIONS,
         }

@@ -41,7 +41,7 @@ from orderone.measure import records
 from orderone.measure.check import Check
 from orderone.measure.fit import Fit
 from orderone.measure.inputs import Progress, SizesInput
-from orderone.measure.judge.judging import vanishing_gradients
+from orderone.measure.judge.judging import coarsest, if_resolved, vanishing_gradients
 from orderone.measure.judge.settings import known_line, slope
 from orderone.measure.judge.thresholds import EXACT, FEW
 from orderone.measure.judge.verdict import (
@@ -52,11 +52,20 @@ from orderone.measure.judge.verdict import (
     verdict_on_fit,
 )
 from orderone.measure.noise_scale import samples_in
-from orderone.measure.observations import Observations
+from orderone.measure.observations import Line, Observations
 from orderone.measure.recording import Probe
-from orderone.measure.runs import Run, Training, model_of, read_setup, run_all
+from orderone.measure.runs import (
+    Run,
+    Training,
+    cast_batches,
+    in_precision,
+    model_of,
+    read_setup,
+    run_all,
+)
 from orderone.observe.batches import Batch, Loss, call_inputs, on_device
 from orderone.observe.inventory import shapes_of
+from orderone.observe.precision import Precision
 from orderone.observe.quantities import Quantity
 from orderone.optimizers.table import label_of, record_named
 from orderone.planning import Plan, Row, plan
@@ -70,7 +79,7 @@ TOKENS = "token count"
 NOISY = -0.25  # exponent of gradients above which the signal dominates
 UNCORRECTED = "alpha"  # setting of RMSprop, whose average of squares starts at zero
 LONG = 4  # trainings of this many times the memory of a momentum are long
-_RECORDED = (Quantity.CHANGE, Quantity.GRADIENT, Quantity.UPDATE)
+_RECORDED = (Quantity.OUTPUT, Quantity.CHANGE, Quantity.GRADIENT, Quantity.UPDATE)
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,7 @@ class HorizonStudy:
     seeds: tuple[int, ...]
     steps: int
     scheduler: Any
+    precision: Precision
     confidence: float
 
     def run(self, progress: Progress | None) -> Check:
@@ -153,8 +163,11 @@ class HorizonStudy:
         try:
             signature(self.build).bind()
         except TypeError:
-            return self.build(size)
-        return self.build()
+            built = self.build(size)
+        else:
+            built = self.build()
+        in_precision(built, self.precision)
+        return built
 
     def _check_build(self) -> None:
         """Raise an InputError if `build` returns models of different shapes."""
@@ -171,10 +184,11 @@ class HorizonStudy:
     def _train(self, size: int, seed: int) -> Run:
         built = self._built(size, seed)
         setup = read_setup(built, lambda module: self._plan(module, size), self.scheduler)
-        training = Training(setup, self.loss)
+        training = Training(setup, self.loss, self.precision)
         batches = self._batches(size)
+        training.choose_scale(on_device(batches[0], setup.model))
         fixed = on_device(call_inputs(self._examples[0]), setup.model)
-        probe = Probe(setup.model, setup.optimizer, fixed, _RECORDED)
+        probe = Probe(setup.model, setup.optimizer, fixed, _RECORDED, precision=self.precision)
         with probe.watch():
             for batch in batches:
                 if not training.step(on_device(batch, setup.model)):
@@ -228,6 +242,7 @@ class HorizonStudy:
             size = self.batch_size
         takes_size = size if _takes_batch_size(self.data) else None
         examples = read_examples(self.data, wanted, takes_size, self.collate_fn).batches
+        examples = cast_batches(examples, self.precision)
         if all(batch is examples[0] for batch in examples) and wanted > 1:
             raise InputError(
                 "batches: expected different batches for different steps, got one for all, whose"
@@ -325,7 +340,10 @@ class HorizonStudy:
             gradient = fits.get((name, Quantity.GRADIENT, 0))
             expected = self._expected(name, quantity, gradient)
             if expected is not None:
-                yield self._judgement(name, quantity, step, fit, expected)
+                finding = verdict_on_fit(fit, expected, self.axis)
+                line = (name, quantity, step)
+                finding = if_resolved(observations, line, finding, self._coarsest)
+                yield self._judgement(line, fit, expected, finding)
 
     def _expected(self, name: str, quantity: Quantity, gradient: Fit | None) -> Expected | None:
         if quantity == Quantity.CHANGE:
@@ -372,10 +390,13 @@ class HorizonStudy:
             drift[size] = sum(rates) * size**0.5
         return (slope(noise) + slope(drift)) / 2
 
-    def _judgement(
-        self, name: str, quantity: Quantity, step: int, fit: Fit, expected: Expected
-    ) -> Judgement:
-        finding = verdict_on_fit(fit, expected, self.axis)
+    @cached_property
+    def _coarsest(self) -> float:
+        built = model_of(self._built(self.sizes[0], self.seeds[0]))
+        return coarsest([p.dtype for p in built.parameters()], self.precision)
+
+    def _judgement(self, line: Line, fit: Fit, expected: Expected, finding: Finding) -> Judgement:
+        name, quantity, step = line
         if len(self.sizes) < FEW and finding.verdict != Verdict.FAIL:
             cause = f"inconclusive: {len(self.sizes)} {self.axis}s; at least {FEW} are needed"
             finding = Finding(Verdict.UNCLEAR, cause)
@@ -438,6 +459,7 @@ class HorizonStudy:
             "sizes": list(self.sizes),
             "steps": self.steps,
             "seeds": list(self.seeds),
+            "precision": self.precision.name,
             "plan": "",
             **records.VERSIONS,
         }

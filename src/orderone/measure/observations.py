@@ -14,6 +14,7 @@ from orderone.measure.alignment_ratios import MeasuredAlignment
 from orderone.measure.fit import Fit, fit_exponents
 from orderone.measure.runs import WIDTH, Run
 from orderone.observe.moments import Moments
+from orderone.observe.precision import Precision
 from orderone.observe.quantities import Quantity
 from orderone.planning import Plan
 from orderone.planning.build import Family
@@ -244,6 +245,7 @@ class StudyResult:
     schedule_fault: str  # fault of the schedule; empty if there is none
     notes: tuple[str, ...]
     troubles: tuple[str, ...]  # notes that make PASS impossible
+    precision: Precision
     provenance: Mapping[str, object]
     interrupted: bool
 

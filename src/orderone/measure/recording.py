@@ -18,6 +18,7 @@ from orderone.observe.batches import repeatable
 from orderone.observe.hooks import Identities, is_own, watching, watching_scores
 from orderone.observe.inventory import inventory, unwrap
 from orderone.observe.moments import is_here, is_measurable, is_plain, memory
+from orderone.observe.precision import SINGLE, Precision
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import (
     History,
@@ -83,8 +84,10 @@ class Probe:
         is_due: Callable[[Quantity, int], bool] = lambda quantity, step: True,
         provenance: Mapping[str, object] | None = None,
         noise: NoiseMeter | None = None,
+        precision: Precision = SINGLE,
     ):
         self.model: nn.Module = model
+        self.precision: Precision = precision  # of the passes on the fixed batch
         self.optimizer: Optimizer | None = optimizer
         self.batch: CallInput | TrainingBatch | None = batch
         self.quantities: frozenset[Quantity] = frozenset(quantities)
@@ -365,6 +368,7 @@ class Probe:
             with (
                 repeatable(self.model),
                 torch.no_grad(),
+                self.precision.passes(self.model),
                 naming_batch("batch", self.batch, self.model),
             ):
                 unwrap(self.model)(*args, **kwargs)

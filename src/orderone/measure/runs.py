@@ -42,9 +42,10 @@ from orderone.measure.inputs import (
 )
 from orderone.measure.recording import OF_PASSES, QUANTITIES, TRAINING, Probe
 from orderone.observe.batch_errors import naming_batch
-from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device
+from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device, repeatable
 from orderone.observe.inventory import inventory, shapes_of, tensors_of, unwrap
 from orderone.observe.moments import Ledger, Moments
+from orderone.observe.precision import SINGLE, Precision, cast_model, float16_parameters
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import Row
 from orderone.optimizers.muon import CONVENTION
@@ -55,8 +56,11 @@ from orderone.planning.build import Family, family
 from orderone.planning.plan import fused_options
 from orderone.planning.supported import check_modules, check_optimizer
 from orderone.seeding import set_seed
+from orderone.torch_compat import local_tensor, sparse_values
 
 SAME = 1e-3  # learning rates with a smaller relative difference are the same
+LARGEST_SCALE = 2.0**16  # of the loss in float16, as torch.amp.GradScaler starts
+HEADROOM = 4.0  # gradients of later steps may grow by this factor
 SAME_DIRECTION = 1e-2  # decay shrinks a weight along itself; Adam's normalized penalty does not
 
 
@@ -128,6 +132,7 @@ class Builder:
     axis: str  # a value of AXES
     base: BaseInput | None
     first_seed: int
+    precision: Precision = SINGLE
 
     def __post_init__(self) -> None:
         if isinstance(self.build, nn.Module) or not callable(self.build):
@@ -151,7 +156,9 @@ class Builder:
     def built(self, size: int, seed: int) -> Built:
         """Return what `build` returns at this size, after setting the seed."""
         set_seed(seed)
-        return self.build(size)
+        built = self.build(size)
+        in_precision(built, self.precision)
+        return built
 
     def base_model(self, smallest: nn.Module) -> nn.Module:
         """Return the base, which is the smallest model by default."""
@@ -236,6 +243,19 @@ def model_of(built: Built) -> nn.Module:
     return unwrap(model)
 
 
+def cast_batches(batches: Sequence[Batch], precision: Precision) -> list[Batch]:
+    """Cast batches like the model; those that are one object stay one."""
+    by_id = {id(batch): precision.cast_batch(batch) for batch in batches}
+    return [by_id[id(batch)] for batch in batches]
+
+
+def in_precision(built: Built, precision: Precision) -> None:
+    """Cast the parameters of what `build` returned, in place, if the precision asks for it."""
+    if precision.dtype is not None:
+        model = model_of(built)
+        cast_model(model, next(model.parameters()).device, precision.dtype)
+
+
 # --- many runs ------------------------------------------------------------------------------------
 
 
@@ -295,6 +315,8 @@ class Run:
     settings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     ratios: Sequence[Ratio] = ()  # alignment across the last step, if it was measured
     penalties: Mapping[str, float] = field(default_factory=dict)  # decay added to gradients
+    # relative difference of gradients in half precision from those in the precision of parameters
+    rounding: Mapping[str, float] = field(default_factory=dict)
     steps: int = 0  # completed steps
     ended: str = ""  # why it ended early
     remarks: Sequence[str] = ()
@@ -303,9 +325,11 @@ class Run:
 class Training:
     """Train one model step by step, and record losses and learning rates."""
 
-    def __init__(self, setup: Setup, loss: Loss | None):
+    def __init__(self, setup: Setup, loss: Loss | None, precision: Precision = SINGLE):
         self.setup: Setup = setup
         self.loss: Loss | None = loss
+        self.precision: Precision = precision
+        self.scale: float = 1.0  # of the loss; `choose_scale` sets it
         self.losses: list[float] = []
         self.rates: list[dict[str, float]] = []  # by tensor
         self.settings: dict[str, dict[str, float]] = settings_of(setup)
@@ -315,21 +339,16 @@ class Training:
     def step(self, batch: Batch) -> bool:
         """Make one update; return False, without an update, if the loss is not finite."""
         set_training_mode(self.setup.optimizer, True)
-        with naming_batch("batches", batch, self.setup.model):
-            loss = loss_of(self.setup.model, batch, self.loss)
-        if not loss.requires_grad:
-            message = (
-                "loss: expected a loss that depends on trained tensors; is it detached, or is the"
-                " whole model frozen?"
-            )
-            raise InputError(message, "detached-loss", argument="loss")
+        loss = self.loss_on(batch)
         value = float(loss.detach())
         self.losses.append(value)
         if not math.isfinite(value):
             self.ended = f"the loss is {value} at step {self.steps}"
             return False
         self.setup.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        if not self._backward(loss):
+            self.ended = f"gradients are not finite in float16 at step {self.steps}"
+            return False
         self.rates.append(self._learning_rates())
         self.setup.optimizer.step()
         if isinstance(self.setup.scheduler, ReduceLROnPlateau):
@@ -338,6 +357,58 @@ class Training:
             self.setup.scheduler.step()
         self.steps += 1
         return True
+
+    def loss_on(self, batch: Batch) -> Tensor:
+        """Return the loss of a batch, in the precision of the training."""
+        model = self.setup.model
+        with self.precision.passes(model), naming_batch("batches", batch, model):
+            loss = loss_of(model, batch, self.loss)
+        if not loss.requires_grad:
+            message = (
+                "loss: expected a loss that depends on trained tensors; is it detached, or is the"
+                " whole model frozen?"
+            )
+            raise InputError(message, "detached-loss", argument="loss")
+        return loss
+
+    def choose_scale(self, batch: Batch) -> None:
+        """Find a scale of the loss in float16, in passes that leave the model as it is.
+
+        It stays the same in all steps, so that every step is made: a scale that changes, as in
+        long trainings, would begin with steps that are left out.
+        """
+        if not self.precision.scales_loss:
+            return
+        scale = LARGEST_SCALE
+        while scale > 1 and not self._is_finite(batch, scale):
+            scale /= 2
+        self.scale = max(1.0, scale / HEADROOM)
+
+    def _is_finite(self, batch: Batch, scale: float) -> bool:
+        self.scale = scale
+        with repeatable(self.setup.model):
+            finite = self._backward(self.loss_on(batch))
+        self.setup.optimizer.zero_grad(set_to_none=True)
+        return finite
+
+    def _backward(self, loss: Tensor) -> bool:
+        """Compute the gradients; return False if the scale of the loss makes them infinite."""
+        if not self.precision.scales_loss:
+            loss.backward()
+            return True
+        (loss * self.scale).backward()
+        finite = True
+        for parameter in self.setup.model.parameters():
+            if parameter.grad is None:
+                continue
+            if parameter.dtype == torch.float16:
+                raise float16_parameters()
+            gradient = local_tensor(parameter.grad)
+            if gradient.is_sparse:
+                gradient = sparse_values(gradient)
+            gradient /= self.scale
+            finite &= bool(gradient.isfinite().all())
+        return finite
 
     def _learning_rates(self) -> dict[str, float]:
         rates = {}
@@ -407,6 +478,8 @@ class RunOptions:
     decay: bool = False  # measure the weight decay by itself
     layers: Sequence[Layer] = ()  # layers whose alignment to measure across the last step
     quantities: tuple[Quantity, ...] = QUANTITIES  # quantities to record
+    precision: Precision = SINGLE
+    rounding: bool = False  # compare gradients in half precision with those of single precision
 
 
 def train(
@@ -426,12 +499,17 @@ def train(
     decay = Decay()
     if options.decay:
         decay = _decay_if_measurable(setup)
-    training = Training(setup, loss)
+    training = Training(setup, loss, options.precision)
+    training.choose_scale(batches[0])
+    rounding = _rounding(training, batches[0], options)
     probe, measured_ratios = _record(training, batches, options)
+    if not training.ended:
+        for name, error in _rounding(training, batches[0], options).items():
+            rounding[name] = max(error, rounding.get(name, 0.0))
     rows: list[Row] = []
     for name, moments in decay.fractions.items():
         rows.append((0, name, Quantity.DECAY, moments))
-    rows += probe.rows
+    rows += _without_scale(probe.rows, training.scale)
     return Run(
         size=size,
         seed=seed,
@@ -442,6 +520,7 @@ def train(
         settings=training.settings,
         ratios=tuple(measured_ratios),
         penalties=decay.penalties,
+        rounding=rounding,
         steps=training.steps,
         ended=training.ended,
         remarks=decay.remarks,
@@ -471,7 +550,14 @@ def _record(
             return True
         return step == len(batches) - 1 and _has_untrained(probe)
 
-    probe = Probe(model, training.setup.optimizer, fixed_batch, options.quantities, is_due=is_due)
+    probe = Probe(
+        model,
+        training.setup.optimizer,
+        fixed_batch,
+        options.quantities,
+        is_due=is_due,
+        precision=options.precision,
+    )
     states: list[State] = []  # before and after the last step
     with probe.watch():
         for number, batch in enumerate(batches, 1):
@@ -483,10 +569,53 @@ def _record(
             return probe, []
         with _adding_state(states, model, batches[0], options):
             if options.fixed:
-                probe.last_pass(lambda: loss_of(model, batches[0], training.loss))
+                probe.last_pass(lambda: training.loss_on(batches[0]))
         if not options.layers:
             return probe, []
         return probe, list(ratios(options.layers, *states))
+
+
+def _without_scale(rows: Sequence[Row], scale: float) -> list[Row]:
+    """Divide gradients at outputs by the scale of the loss; those of tensors are unscaled."""
+    unscaled: list[Row] = []
+    for step, name, quantity, moments in rows:
+        if quantity == Quantity.OUTPUT_GRADIENT:
+            moments = moments.times(1 / scale)
+        unscaled.append((step, name, quantity, moments))
+    return unscaled
+
+
+def _rounding(training: Training, batch: Batch, options: RunOptions) -> dict[str, float]:
+    """Return the relative error of each gradient that half precision makes, by tensor.
+
+    It is the difference of the gradients with and without autocast, for the same weights.
+    """
+    if training.precision.half is None or not options.rounding:
+        return {}
+    exact = Training(training.setup, training.loss)
+    training.setup.optimizer.zero_grad(set_to_none=True)  # gradients of the last step
+    gradients: list[dict[str, Tensor]] = []
+    for one in (training, exact):
+        with repeatable(training.setup.model):
+            one._backward(one.loss_on(batch))
+        gradients.append(_gradients(training.setup))
+    errors: dict[str, float] = {}
+    rounded, reference = gradients
+    for name, gradient in reference.items():
+        size = float(torch.linalg.vector_norm(gradient))
+        if name in rounded and size > 0:
+            errors[name] = float(torch.linalg.vector_norm(rounded[name] - gradient)) / size
+    return errors
+
+
+def _gradients(setup: Setup) -> dict[str, Tensor]:
+    """Take the gradients away from the tensors."""
+    gradients: dict[str, Tensor] = {}
+    for name, tensor in tensors_of(setup.model).items():
+        if tensor.grad is not None and tensor.grad.layout == torch.strided:
+            gradients[name] = tensor.grad
+    setup.optimizer.zero_grad(set_to_none=True)
+    return gradients
 
 
 def _has_untrained(probe: Probe) -> bool:
@@ -524,7 +653,7 @@ def _adding_state(
             yield
         states.append(State(weights, {TRAINING_TOKENS: inputs}))
     else:
-        states.append(observe(model, layers, {TRAINING_TOKENS: batch}))
+        states.append(observe(model, layers, {TRAINING_TOKENS: batch}, options.precision))
         yield
 
 

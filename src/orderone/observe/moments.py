@@ -61,6 +61,16 @@ class Moments(NamedTuple):
     def rms(self) -> float:
         return math.sqrt(self.squares / self.entries)
 
+    def times(self, factor: float) -> "Moments":
+        """Return the moments of the tensor times a positive number."""
+        return Moments(
+            self.entries,
+            self.squares * factor**2,
+            self.total * factor,
+            self.largest * factor,
+            self.finite,
+        )
+
     def row(self) -> tuple[float, float, float, float]:
         """Return rms, mean, largest absolute value, fraction of finite entries."""
         return self.rms, self.total / self.entries, self.largest, self.finite / self.entries

@@ -13,6 +13,7 @@ from orderone.core.canonical import digest
 from orderone.core.errors import InputError
 from orderone.observe.batches import Loss
 from orderone.observe.inventory import shapes_of
+from orderone.observe.precision import cast_model
 from orderone.optimizers.registry import registered, remember
 from orderone.optimizers.table import UserOptimizer, algorithm, class_name, nearest_record
 from orderone.planning import Plan, plan
@@ -36,7 +37,7 @@ from orderone.sweeping.trial import (
 from orderone.torch_compat import tree_leaves
 from orderone.training.fingerprint import identity
 from orderone.training.schedule import Factor, schedule
-from orderone.training.settings import Settings, cast_model
+from orderone.training.settings import Settings
 from orderone.training.source import HeldOut, Source
 
 FORMAT = 1  # version of the meaning of a trial; another number makes all trials new ones

@@ -16,6 +16,7 @@ from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.loading.forms import needs_batch_size
+from orderone.observe.precision import read_precision
 from orderone.optimizers.table import algorithm, class_name
 from orderone.planning import Plan
 from orderone.planning.build import ABSOLUTE
@@ -53,7 +54,7 @@ from orderone.training.inputs import (
     LossFunction,
     ScheduleInput,
 )
-from orderone.training.settings import optional_count, read_device, read_precision
+from orderone.training.settings import optional_count, read_device
 from orderone.training.source import read_source
 from orderone.training.stacked.capability import stacking_failure
 from orderone.training.stacked.errors import NotStackable

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from orderone.core.errors import InputError
+from orderone.observe.precision import float16_parameters
 from orderone.torch_compat import local_tensor, sparse_values
 
 START = 2.0**16
@@ -50,13 +50,7 @@ class LossScale:
         for gradient in gradients:
             g = local_tensor(gradient)
             if g.dtype == torch.float16:
-                raise InputError(
-                    "precision: float16 needs parameters in float32, and this model has parameters"
-                    " in float16, whose gradients cannot be unscaled; remove .half(): autocast"
-                    " computes in float16 all the same",
-                    "float16-parameters",
-                    argument="precision",
-                )
+                raise float16_parameters()
             if g.is_sparse:
                 g = sparse_values(g)
             shape = (*inverse.shape, *[1] * (g.dim() - inverse.dim()))

@@ -1,25 +1,17 @@
 """Validated settings of one training, and the updates after which something is due."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
-from orderone.core.errors import InputError, one_of
+from orderone.core.errors import InputError
 from orderone.core.exact import count
-from orderone.core.inputs import Count, Name
+from orderone.core.inputs import Count
+from orderone.observe.precision import Precision
 from orderone.training.inputs import Device
 from orderone.training.loss_scale import LossScale
 from orderone.training.schedule import Factor
-
-PRECISIONS = ("float32", "bfloat16", "float16", "float64")
-HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # by autocast
-
-
-def read_precision(precision: Name) -> str:
-    """Return the name of a precision; raise an InputError if it is not supported."""
-    return one_of(precision, PRECISIONS, "precision")
 
 
 @dataclass(frozen=True)
@@ -48,37 +40,21 @@ class Settings:
     @property
     def dtype(self) -> torch.dtype | None:
         """Data type of the parameters; None leaves them as they are."""
-        return torch.float64 if self.precision == "float64" else None
+        return Precision(self.precision).dtype
 
     @property
     def half(self) -> torch.dtype | None:
         """Precision of autocast; None without autocast."""
-        return HALF.get(self.precision)
+        return Precision(self.precision).half
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        if self.half is None:
-            return nullcontext()
-        return torch.autocast(device.type, self.half)
+        return Precision(self.precision).autocast(device)
 
     def loss_scale(self, device: torch.device) -> LossScale | None:
         """Return a new scale of the loss for one training; None if its precision needs none."""
-        if self.half == torch.float16:
+        if Precision(self.precision).scales_loss:
             return LossScale(device)
         return None
-
-
-def cast_model(model: nn.Module, device: torch.device, dtype: torch.dtype | None) -> None:
-    """Move a model to its device and precision, in place; complex tensors stay complex."""
-    tensors = [*model.parameters(), *model.buffers()]
-    if dtype is None or not any(tensor.is_complex() for tensor in tensors):
-        model.to(device, dtype)
-        return
-    model.to(device)
-    for tensor in tensors:
-        if tensor.is_complex():
-            tensor.data = tensor.data.to(dtype.to_complex())
-        elif tensor.is_floating_point():
-            tensor.data = tensor.data.to(dtype)
 
 
 def optional_count(value: Count | None, name: str) -> int | None:

@@ -33,6 +33,7 @@ from orderone.loading.passes import (
     size_of,
 )
 from orderone.observe.batches import Loss, ModelInputs, as_batch, call_inputs
+from orderone.observe.precision import Precision
 from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.fingerprint import identity, identity_of_part
 
@@ -325,16 +326,7 @@ def _held_out_batches(held_out: object, batch_size: object, collate_fn: object) 
 
 def moved(batch: Batch, device: torch.device, precision: str) -> Batch:
     """Move a batch to the device; cast floats to the precision of the model."""
-
-    def move(x: object) -> object:
-        if not isinstance(x, Tensor):
-            return x
-        if precision == "float64" and x.is_floating_point():
-            return x.to(device, torch.float64)
-        if precision == "float64" and x.is_complex():
-            return x.to(device, torch.complex128)
-        return x.to(device)
-
     if isinstance(batch, Mapping):
         batch = dict(batch)
-    return tree_map(move, batch)
+    batch = tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, batch)
+    return Precision(precision).cast_batch(batch)

@@ -15,6 +15,7 @@ from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
+from orderone.observe.precision import cast_model, read_precision
 from orderone.optimizers.registry import set_training_mode
 from orderone.planning import Plan
 from orderone.planning.plan import fused_options
@@ -37,13 +38,7 @@ from orderone.training.loop import Checkpoint, TrainingLoop
 from orderone.training.outcome import Trained, final_loss
 from orderone.training.resume_check import copy_of
 from orderone.training.schedule import schedule as read_schedule
-from orderone.training.settings import (
-    Settings,
-    cast_model,
-    optional_count,
-    read_device,
-    read_precision,
-)
+from orderone.training.settings import Settings, optional_count, read_device
 from orderone.training.sharded_checkpoint import ShardedCheckpoint, is_folder
 from orderone.training.sinks import read_sinks
 from orderone.training.source import Source, read_source

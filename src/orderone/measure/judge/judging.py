@@ -5,7 +5,7 @@ Lines come from the table in `quantities` (fits), from `settings` (known numbers
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,14 @@ from orderone.measure.judge.causes import likely_causes, read_context
 from orderone.measure.judge.expectations import Expectations, common_part
 from orderone.measure.judge.quantities import TABLE, When
 from orderone.measure.judge.settings import SettingsJudge
-from orderone.measure.judge.thresholds import CANCELLED, COMMON, FEW, RESOLUTION, VANISHING
+from orderone.measure.judge.thresholds import (
+    CANCELLED,
+    COMMON,
+    FEW,
+    RESOLUTION,
+    ROUNDED,
+    VANISHING,
+)
 from orderone.measure.judge.untrained import untrained_tensors
 from orderone.measure.judge.verdict import (
     SYMBOLS,
@@ -32,7 +39,9 @@ from orderone.measure.judge.verdict import (
     without_cancellation,
 )
 from orderone.measure.observations import Line, Observations, StudyResult
+from orderone.measure.recording import CHANGES
 from orderone.observe.inventory import inventory
+from orderone.observe.precision import Precision
 from orderone.observe.quantities import Quantity
 from orderone.planning.start_outputs import Kind, kind_of, output_sizes
 from orderone.planning.start_sizes import StartReport
@@ -161,14 +170,20 @@ class _Fits:
                 precision[key] = torch.finfo(item.tensor.dtype).eps
         return precision
 
+    @cached_property
+    def _coarsest(self) -> float:
+        dtypes = [item.tensor.dtype for item in inventory(self.study.largest).values()]
+        return coarsest(dtypes, self.study.precision)
+
     def _judgement(
         self, name: str, quantity: Quantity, step: int, fit: Fit, expected: Expected
     ) -> Judgement:
         study = self.study
+        line = (name, quantity, step)
         finding = verdict_on_fit(fit, expected, study.axis)
         if finding.verdict == Verdict.FAIL and finding.reason != Reason.SHRINKS:
-            line = (name, quantity, step)
             finding = without_turns(study.observations, line, expected, finding, self.confidence)
+        finding = if_resolved(study.observations, line, finding, self._coarsest)
         if len(study.sizes) < FEW and finding.verdict != Verdict.FAIL:
             finding = Finding(Verdict.UNCLEAR, _too_few(study))
         cause = finding.cause or _gauge(expected, finding.verdict, SYMBOLS[study.axis])
@@ -218,6 +233,44 @@ def without_turns(
     return Finding(Verdict.UNCLEAR, f"{failure.cause}; {reason}")
 
 
+def coarsest(dtypes: Iterable[torch.dtype], precision: Precision) -> float:
+    """Return the relative distance of neighbouring numbers in the coarsest precision of outputs.
+
+    It is that of autocast, or of a parameter.
+    """
+    used = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
+    if precision.half is not None:
+        used.append(precision.half)
+    return max((torch.finfo(dtype).eps for dtype in used), default=0.0)
+
+
+def if_resolved(
+    observations: Observations, line: Line, finding: Finding, precision: float
+) -> Finding:
+    """Return UNCLEAR where a change of outputs is smaller than their rounding errors.
+
+    Rounding errors hide a change that falls with the size, and one that grows while it is small. A
+    change that fails at the largest size by more than rounding stays FAIL.
+    """
+    name, quantity, step = line
+    compared = {change: of for of, change in CHANGES.items()}.get(quantity)
+    if compared is None:
+        return finding
+    outputs = observations.at(name, compared, 0)
+    unresolved: set[int] = set()
+    for run, change in observations.at(name, quantity, step).items():
+        if run in outputs and change.rms < RESOLUTION * precision * outputs[run].rms:
+            unresolved.add(run[0])
+    largest = max(size for size, _ in observations.at(name, quantity, step))
+    if not unresolved or (finding.verdict == Verdict.FAIL and largest not in unresolved):
+        return finding
+    cause = (
+        "inconclusive: the change is smaller than the rounding errors of the outputs; use a larger"
+        " learning rate, more steps, or precision='float32'"
+    )
+    return Finding(Verdict.UNCLEAR, cause)
+
+
 def _says_something(expected: Expected) -> bool:
     known = not math.isnan(expected.exponent)
     return known or math.isfinite(expected.bound) or math.isfinite(expected.least)
@@ -251,7 +304,17 @@ def vanishing_gradients(observations: Observations) -> frozenset[str]:
         for name, size in sizes.items():
             if size < VANISHING * median or _gradient_cancels(observations, name):
                 vanishing.add(name)
-    return frozenset(vanishing)
+    return frozenset(vanishing | _rounded_gradients(observations))
+
+
+def _rounded_gradients(observations: Observations) -> set[str]:
+    """Return the tensors whose gradient is mostly rounding error of autocast."""
+    rounded: set[str] = set()
+    for run in observations.runs:
+        for name, error in run.rounding.items():
+            if error > ROUNDED:
+                rounded.add(observations.key(name))
+    return rounded
 
 
 def _gradient_cancels(observations: Observations, name: str) -> bool:

@@ -75,10 +75,18 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "resolution": Threshold(
         1.0,
-        "relative to the initial weights, in units of their precision (2^-23 for float32, 2^-7 for"
-        " bfloat16): smaller updates cannot be measured",
+        "relative to the initial weights (updates) or outputs (changes), in units of their"
+        " precision (2^-23 for float32, 2^-10 for float16, 2^-7 for bfloat16): smaller ones cannot"
+        " be measured",
         "an update is the difference of two weights, each rounded to its last digit (a branch whose"
-        " gate starts at zero, under SGD)",
+        " gate starts at zero, under SGD); so is a change of two outputs",
+    ),
+    "rounded": Threshold(
+        0.5,
+        "relative difference of a gradient under autocast from the one without: tensors with a"
+        " larger one are not judged",
+        "more than half of such a gradient is rounding error (in bfloat16, a bias of keys or a bias"
+        " before batch norm)",
     ),
     "cancelled": Threshold(
         1e-4,
@@ -110,6 +118,7 @@ FADES = THRESHOLDS["fades"].value
 FEW = int(THRESHOLDS["few sizes"].value)
 VANISHING = THRESHOLDS["vanishing"].value
 RESOLUTION = THRESHOLDS["resolution"].value
+ROUNDED = THRESHOLDS["rounded"].value
 CANCELLED = THRESHOLDS["cancelled"].value
 DAMPED = THRESHOLDS["damped"].value
 NEGLIGIBLE = THRESHOLDS["negligible"].value
