@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from support import warm
 from support.command_line import assert_refused, orderone
 
 from orderone import rules
@@ -189,14 +190,13 @@ batch = (torch.ones(4, 8), torch.zeros(4, dtype=torch.int64))
 def test_names_without_ascii_in_a_terminal_without_unicode(tmp_path):
     (tmp_path / "umlauts.py").write_text(UMLAUTS, encoding="utf-8")
     plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
-    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     words = ("plan", "--builder", "umlauts:Net", "--size", "16", "--base", "8")
     words = (*words, "--data", "umlauts:batch")
-    table = run(*words, env={**plain, "PYTHONPATH": path})
+    table = warm.orderone(*words, env=plain, cwd=tmp_path)
     assert table.returncode == 0, table.stderr
     assert "gr\\xf6\\xdfe.weight" in table.stdout
     assert "gr\\xfc\\xdfe.weight" in table.stdout
-    as_json = run(*words, "--json", env={**plain, "PYTHONPATH": path})
+    as_json = warm.orderone(*words, "--json", env=plain, cwd=tmp_path)
     assert "parts.größe.weight" in [row["name"] for row in json.loads(as_json.stdout)["rows"]]
 
 
@@ -222,7 +222,7 @@ def config(tmp_path):
 
 
 def test_a_plan_for_a_model_that_does_not_fit_in_memory(config):
-    result = run(
+    result = warm.orderone(
         "plan", "--hf-config", str(config), "--base", BASE, "--rule", "mup", "--lr", "3e-3"
     )
     assert result.returncode == 0, result.stderr

@@ -8,8 +8,8 @@ import pytest
 import torch
 from probe_oracle import sizes, table
 from support.probe_workers import PROCESSES, STEPS, inputs, net, process
+from support.warm import spawn
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 
 import orderone as o1
 

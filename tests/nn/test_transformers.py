@@ -3,10 +3,8 @@ users do with them."""
 
 import copy
 import math
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -27,6 +25,7 @@ from support.transformers_small import (
     inputs,
     vit,
 )
+from support.warm import WARM
 from torch import Tensor
 from torch import nn as tnn
 
@@ -349,11 +348,9 @@ def test_checkpointed_insides_are_computed_twice():
 
 
 COMPILED = """
-import sys
 import torch
 import orderone as o1
 from support.transformers_small import BUILD, inputs
-backend, names = sys.argv[1], sys.argv[2:]
 for name in names:
     for checkpoint in (False, True):
         model, x = BUILD[name](checkpoint=checkpoint, depth=1), inputs(name)
@@ -376,14 +373,9 @@ for name in names:
 
 def compiled(backend: str, *names: str) -> list[str]:
     """Outside of the run-time type checks of this suite, which no compiler sees through."""
-    path = os.pathsep.join(sys.path)
-    result = subprocess.run(
-        [sys.executable, "-c", COMPILED, backend, *names],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    folder = str(Path(__file__).parents[1])
+    arguments = f"sys.path.insert(0, {folder!r})\nbackend, names = {backend!r}, {names!r}\n"
+    result = WARM.code(f"import sys\n{arguments}{COMPILED}", timeout=500)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout.splitlines()
 

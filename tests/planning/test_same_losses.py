@@ -20,9 +20,9 @@ from support.plan_workers import (
     run,
     train,
 )
+from support.warm import spawn
 from torch import nn
 from torch.func import functional_call
-from torch.multiprocessing.spawn import spawn
 
 import orderone as o1
 

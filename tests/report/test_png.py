@@ -4,7 +4,6 @@
 # The tests draw stand-ins of results, which have only the attributes that a page reads.
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from support.errors import refuses
 from support.synthetic_check import check, gpt
+from support.warm import WARM
 from test_html import HOSTILE
 
 from orderone.report import png, small_panel, write_png
@@ -93,13 +93,10 @@ def test_pyplot_is_not_touched(tmp_path):
     code = f"""import sys
 from orderone.report import write_png
 from support.synthetic_check import check
-from support.errors import refuses
 write_png(check({{"a": "PASS"}}), {str(tmp_path / "r.png")!r})
 print("matplotlib.pyplot" in sys.modules)"""
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[1]
-    )
-    assert run.stdout == "False\n", run.stderr
+    ended = WARM.code(code, cwd=Path(__file__).parents[1])
+    assert ended.stdout == "False\n", ended.stderr
 
 
 def test_the_error_about_missing_matplotlib_names_the_extra(monkeypatch, tmp_path):

@@ -1,4 +1,4 @@
-"""Models, a training loop, and code that runs in other processes (spawn imports this file)."""
+"""Models, a training loop, and code that runs in other processes (they import this file)."""
 
 import traceback
 import warnings

@@ -1,4 +1,4 @@
-"""Trainings with a probe, distributed over two processes; spawn imports this file."""
+"""Trainings with a probe, distributed over two processes; they import this file."""
 
 import os
 import traceback

@@ -1,4 +1,4 @@
-"""Models, data and jobs for several processes (spawn imports this file)."""
+"""Models, data and jobs for several processes (they import this file)."""
 
 import os
 import traceback

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
@@ -81,6 +81,23 @@ class WarmPython:
 
 
 WARM = WarmPython()
+
+
+def spawn(function: Callable[..., None], args: tuple[str, ...], nprocs: int) -> None:
+    """Call `function(rank, *args)` in `nprocs` processes, as torch's `spawn` does.
+
+    They are forks of a process that has loaded torch and the library, and has run nothing yet.
+    `function` is one of a module in this folder.
+    """
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from torch.multiprocessing import start_processes
+from {function.__module__} import {function.__name__}
+start_processes({function.__name__}, args={args!r}, nprocs={nprocs}, start_method="fork")
+"""
+    ended = WARM.code(code, loaded=LIBRARY, timeout=280)
+    assert ended.returncode == 0, ended.stderr
 
 
 def orderone(*words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
@@ -159,7 +176,8 @@ def _become(request: dict[str, Any]) -> int:
     for number, path in enumerate(request["streams"], start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout = os.fdopen(1, "w", closefd=False)
+    encoding = request["variables"].get("PYTHONIOENCODING")
+    sys.stdout = os.fdopen(1, "w", closefd=False, encoding=encoding)
     sys.stderr = os.fdopen(2, "w", closefd=False, errors="backslashreplace")
     os.environ.clear()
     os.environ.update(request["variables"])

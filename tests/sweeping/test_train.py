@@ -27,8 +27,8 @@ from support.train_workers import (
     planned,
     process,
 )
+from support.warm import spawn
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 
 import orderone as o1
 from orderone.training.schedule import schedule
