@@ -8,12 +8,13 @@ import orderone as o1
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
-from orderone.sweeping.stacked import comparison, run, run_stacked
+from orderone.sweeping.stacked import comparison, run, run_stacked, training
 from orderone.sweeping.stacked.capacity import USABLE, capacity
 from orderone.sweeping.stacked.run import equal_size
 from orderone.sweeping.stacked.training import StackedTraining
 from orderone.training.source import Source
 from orderone.training.stacked import compiling
+from orderone.training.stacked.compiled_step import FixedStep
 
 MIB = 1 << 20
 
@@ -113,6 +114,7 @@ def seconds(monkeypatch, together: float, alone: float) -> None:
     monkeypatch.setattr(comparison, "WORTH_MEASURING", 4)
     monkeypatch.setattr(comparison, "_seconds_together", lambda *args: together)
     monkeypatch.setattr(comparison, "_seconds_alone", lambda *args: alone)
+    monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (together, alone))
 
 
 @pytest.mark.parametrize(("together", "engine"), [(3.9, "stacked"), (4.2, "stacked"), (5, "alone")])
@@ -126,6 +128,14 @@ def test_the_faster_way_is_chosen(monkeypatch, together, engine):
     else:
         assert found != {"stacked"}
         assert {str(o.facts["not stacked"]).endswith("[stack-slower]") for o in outcomes} == {True}
+
+
+def test_a_second_measurement_decides(monkeypatch):
+    seconds(monkeypatch, 3.9, 1.0)
+    monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (100.0, 1.0))
+    j = job(verify=True)
+    outcomes = list(Engine(j, None, "auto").run(trials(j)))
+    assert {outcome.facts["engine"] for outcome in outcomes} == {"stacked"}
 
 
 def test_a_stack_that_is_asked_for_is_not_compared(monkeypatch):
@@ -214,3 +224,46 @@ def test_a_compiled_sweep():
     assert {outcome.facts["compiled"] for outcome in found.outcomes.values()} == {True}
     for ours, theirs in zip(as_list(found), as_list(losses_of(compile=False)), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+# --- programs that deviate ------------------------------------------------------------------------
+
+
+class FrozenFactor(FixedStep):
+    """Program that repeats the learning rate of its first step, as a captured number would."""
+
+    def __init__(self, stack, *batches):
+        super().__init__(stack, batches)
+        self.compiled = True
+        self.factor: float | None = None
+
+    def __call__(self, *batches, factor=None):
+        self.factor = self.factor or factor
+        return self.stack.step(*batches, factor=self.factor)
+
+
+class Rounded(FixedStep):
+    """Program whose results are those of the stack but for rounding."""
+
+    def __init__(self, stack, *batches):
+        super().__init__(stack, batches)
+        self.compiled = True
+
+    def __call__(self, *batches, factor=None):
+        losses = self.stack.step(*batches, factor=factor)
+        for p in self.stack.parameters.values():
+            p.data.mul_(1 + torch.finfo(p.dtype).eps)
+        return losses
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize(("program", "used"), [(FrozenFactor, False), (Rounded, True)])
+def test_a_program_that_deviates_is_not_used(monkeypatch, program, used, precision):
+    monkeypatch.setattr(training, "CompiledStep", program)
+    j = job(compile=True, schedule="linear", precision=precision)
+    outcomes = {o.key: o for o in run_stacked(j, trials(j))}
+    assert {o.facts["compiled"] for o in outcomes.values()} == {used}
+    assert {"not compiled" in o.facts for o in outcomes.values()} == {not used}
+    rel = 2e-2 if precision == "bfloat16" else 1e-6
+    for expected in run_stacked(job(schedule="linear", precision=precision), trials(j)):
+        assert outcomes[expected.key].losses == pytest.approx(expected.losses, rel=rel)

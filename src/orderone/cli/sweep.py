@@ -189,9 +189,8 @@ def sweep(
         target: Print settings for a model of this width (or depth). Needs several --widths or
             --depths, as --html and --png do.
         threads: Number of torch CPU threads.
-        verify: On a CPU, every stack first proves itself: two members take two steps in the stack
-            and alone, and are trained one after another if the losses differ. --no-verify skips
-            this proof.
+        verify: Every stack first proves itself: two members take two steps in the stack and alone,
+            and are trained one after another if the losses differ. --no-verify skips this proof.
         html: Write a page with the transfer study to this file. It opens in any browser, offline
             too.
         png: Write a picture of the study to this file.

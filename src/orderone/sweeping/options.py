@@ -101,8 +101,7 @@ class Execution:
         deterministic: Whether to use only kernels that give the same bits every time. They may be
             slower, and torch raises an error where it has none.
         verify: Whether two members of every stack first take two steps in the stack and alone; if
-            they differ by more than rounding, trials are trained one after another. By default on
-            a CPU.
+            they differ by more than rounding, trials are trained one after another.
         checkpoint_seconds: Time between checkpoints of running trials; they are written beside the
             store.
         progress: Whether to draw a progress bar on a terminal.

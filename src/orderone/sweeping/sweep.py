@@ -178,8 +178,8 @@ def sweep(
         verify: Whether two members of every stack first take two steps in the stack and alone. If
             they differ by more than rounding, trials are trained one after another, and a note
             names the first module that differs. The result's `verified` says how each stack was
-            proved. By default this is done on a CPU. On a GPU it is not tested yet, and is done
-            with verify=True only.
+            proved. A captured or compiled step is compared with the stack itself, and not used if
+            it deviates. False leaves all this out.
         checkpoint_seconds: Time between checkpoints of running trials; they are written beside the
             store.
         name: Name of `build`, `loss` and a data function in the store, instead of their code.
@@ -241,7 +241,7 @@ def sweep(
         compile=None if compile is None else bool(compile),
         graphs=None if graphs is None else bool(graphs),
         deterministic=bool(deterministic),
-        verify=_verifies(verify, device),
+        verify=verify is None or bool(verify),
     )
     for arm in read.all_arms():  # validates the schedule and the batch size
         trial = job.trial(arm)
@@ -334,13 +334,6 @@ def _check_same_optimizer(space: Space, built: type[Optimizer]) -> None:
             "optimizer-given-twice",
             argument="optimizer",
         )
-
-
-def _verifies(verify: bool | None, device: Device) -> bool:
-    """Return whether stacks prove themselves; by default on a CPU."""
-    if verify is None:
-        return torch.device(read_device(device)).type == "cpu"
-    return bool(verify)
 
 
 def _read_base(base: Base, space: Space) -> tuple[dict[str, int], Base]:

@@ -42,8 +42,14 @@ def worth_comparing(job: Job, trials: Sequence[Trial]) -> bool:
 
 def must_look_faster(first: FirstSteps, members: int) -> None:
     """Raise LooksSlower if the first steps, which both ways have taken, say so."""
-    if min(first.seconds) > MARGIN * members * first.seconds_alone:
+    together, alone = _seconds_of_first(first)
+    if together > MARGIN * members * alone:
         raise LooksSlower
+
+
+def _seconds_of_first(first: FirstSteps) -> tuple[float, float]:
+    """Return the seconds of a step of the stack, and of one of a member alone."""
+    return min(first.seconds), first.seconds_alone
 
 
 def must_be_faster(job: Job, trials: Sequence[Trial], stack: Stack, first: FirstBatches) -> None:

@@ -23,6 +23,7 @@ from orderone.sweeping.sequential import Report, capture_pays
 from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.first_steps import FirstSteps, NotProved
 from orderone.sweeping.stacked.making import make_stack
+from orderone.sweeping.stacked.program_check import ProgramCheck
 from orderone.sweeping.stacked.resume_check import state_lost_by_checkpoints
 from orderone.sweeping.stacked.unfinished import restore, save
 from orderone.sweeping.stacked.verify import NOT_PROVED, FirstBatches, Proof
@@ -90,6 +91,7 @@ class StackedTraining:
         self.captured: FixedStep | None = None
         self.capture: bool = capture_pays(job) or bool(job.compile)
         self.not_captured: str | None = None  # why not
+        self.check: ProgramCheck | None = None  # of the captured step
 
     def run(self, report: Report | None) -> Iterator[Outcome]:
         """Yield the outcome of each member when it ends."""
@@ -183,9 +185,19 @@ class StackedTraining:
                 # The error referred to tensors of another stream, also in cycles of references.
                 # torch would warn that gradients of the next step come from a wrong stream.
                 gc.collect()
-        if self.captured is not None and self.captured.fits(*batches):
+            self.check = None
+            if self.captured is not None and self.proof.how and not self.proof.draws:
+                self.check = ProgramCheck(self.stack, self.captured)
+        if self.captured is None or not self.captured.fits(*batches):
+            return self.stack.step(*batches, factor=factor)
+        if self.check is None or not self.check.left:
             return self.captured(*batches, factor=factor)
-        return self.stack.step(*batches, factor=factor)
+        losses = self.check.step(batches, factor)
+        if self.check.failure is not None:
+            self.capture = False
+            self.captured = None
+            self.not_captured = self.check.failure
+        return losses
 
     def _proved_step(
         self, first: FirstSteps, batches: Sequence[Batch], factor: float
@@ -273,7 +285,8 @@ class StackedTraining:
     def _compile_facts(self) -> dict[str, object]:
         """Return why the stack was compiled or not, for the notes of the sweep."""
         if self.captured is None:
-            if self.job.compile and self.not_captured:
+            failed = self.check is not None and self.check.failure is not None
+            if self.not_captured and (self.job.compile or failed):
                 return {"not compiled": self.not_captured}
             return {}
         facts: dict[str, object] = {}

@@ -266,5 +266,10 @@ def _rounded_otherwise(make: MakeStep, generator: torch.Generator) -> Step:
 def _nudged(x: object, generator: torch.Generator) -> object:
     if not isinstance(x, Tensor) or not (x.is_floating_point() or x.is_complex()):
         return x
+    return nudged(x, generator, torch.finfo(x.dtype).eps)
+
+
+def nudged(x: Tensor, generator: torch.Generator, eps: float) -> Tensor:
+    """Return a tensor whose entries are larger or smaller by `eps` of their size."""
     sign = torch.randint(0, 2, x.shape, generator=generator).to(x.device) * 2 - 1
-    return x * (1 + sign * torch.finfo(x.dtype).eps).to(x.dtype)
+    return x * (1 + sign * eps).to(x.dtype)
