@@ -13,7 +13,7 @@ a CUDA graph (and compiled, in the last line of a model), and how the stack was 
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -91,7 +91,7 @@ def on_gpu(name: str, build: Callable[[int], nn.Module], data: Source) -> None:
     ]
     for chosen in options:
         times: dict[bool, list[float]] = {False: [], True: []}
-        facts: dict[str, Any] = {}
+        facts: Mapping[str, Any] = {}
         for repetition in range(GPU_REPEATS + 1):
             for verify in (False, True):
                 job = Job(

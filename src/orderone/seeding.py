@@ -29,6 +29,14 @@ class AllGenerators:
             cuda = torch.cuda.get_rng_state()
         return AllGenerators(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)
 
+    def same_outside_torch(self, other: "AllGenerators") -> bool:
+        """Return whether numpy's and Python's generators have the same states."""
+        if self.python != other.python:
+            return False
+        _, words, *rest = self.numpy
+        _, other_words, *other_rest = other.numpy
+        return rest == other_rest and np.array_equal(words, other_words)
+
     def restore(self) -> None:
         random.setstate(self.python)
         np.random.set_state(self.numpy)

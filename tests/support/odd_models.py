@@ -710,9 +710,9 @@ NAMED_MODELS: dict[str, tuple[Callable[[int], nn.Module], str]] = {
         between(use=lambda model, h: h * (1 + np.random.rand())),
         "draws-outside-torch",
     ),
-    "draws of Python": (  # the type checks of the tests draw from it, too
+    "draws of Python": (
         between(use=lambda model, h: h * (1 + random.random())),
-        "stack-deviates",
+        "draws-outside-torch",
     ),
     "generator of the model": (between(with_generator, by_generator), "draws-outside-torch"),
     "class attribute of the last model": (

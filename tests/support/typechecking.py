@@ -9,6 +9,7 @@ afterwards. The hook rewrites the sources, as that of jaxtyping does, but its wr
 
 import ast
 import importlib._bootstrap_external as machinery  # pyright: ignore[reportMissingImports]
+import random
 import sys
 from collections.abc import Sequence
 from functools import update_wrapper
@@ -18,7 +19,9 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Annotated, Any, ForwardRef, Literal, get_args, get_origin, get_type_hints
 from unittest.mock import patch
 
-from beartype import beartype
+# beartype draws from Python's generator, which models under test may use
+with patch.object(random, "getrandbits", random.Random(0).getrandbits):
+    from beartype import beartype
 
 CHECKER = "__type_checker__"  # the name of this module within the modules that it checks
 CALLED = "__beartype_func"  # the parameter of beartype's wrappers that has the function to call

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from support.more_odd_models import MORE
 from support.odd_models import CLASSES, DRAWING, INPUTS, NAMED_MODELS, ODD_MODELS, SAMPLE
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -68,6 +69,70 @@ def test_odd_models_are_trained_as_alone_or_named(name):
             assert verified["how"]
         else:
             assert code_of(str(outcome.facts["not stacked"]))
+
+
+# "error": they cannot be planned; the others are not repeatable alone
+NOT_TRAINED = ("layer made in the first pass", "two parametrizations")
+NOT_REPEATABLE = ("counter of the class", "time of day", "layer shared between models")
+MORE_SAMPLE = (
+    "random choice of Python",
+    "private number from the third step",
+    "counter in a closure",
+    "history in a deque",
+    "queue of keys",
+    "numpy generator of the model",
+)
+MORE_SLOW = [
+    pytest.param(name, every, marks=pytest.mark.slow)
+    for name in MORE
+    for every in (None, 2)
+    if name not in (*NOT_TRAINED, *NOT_REPEATABLE)
+]
+
+
+@pytest.mark.parametrize(("name", "every"), [*[(name, None) for name in MORE_SAMPLE], *MORE_SLOW])
+def test_further_odd_models_are_trained_as_alone_or_named(name, every):
+    found, wanted = both(MORE[name], evaluate_every=every)
+    for outcome, expected in zip(found, wanted, strict=True):
+        assert outcome.error is None
+        np.testing.assert_allclose(outcome.losses, expected.losses, rtol=1e-9)
+        np.testing.assert_allclose(outcome.evaluation, expected.evaluation, rtol=1e-9)
+        if outcome.facts["engine"] != "stacked":
+            assert code_of(str(outcome.facts["not stacked"]))
+
+
+@pytest.mark.parametrize("name", NOT_REPEATABLE)
+def test_models_that_are_not_repeatable_are_named(name):
+    job = job_of(MORE[name])
+    found = list(Engine(job).run(trials_of(job)))
+    codes = {code_of(str(outcome.facts["not stacked"])) for outcome in found}
+    assert codes <= {"not-repeatable", "stack-deviates"}
+
+
+def test_what_acts_after_the_first_steps_is_found_in_the_last_one():
+    job = job_of(MORE["private number from the third step"], evaluate_every=None)
+    with pytest.raises(NotStackable) as caught:
+        list(Engine(job, stacked=True).run(trials_of(job)))
+    assert caught.value.code == "stack-deviates"
+    assert "did not act in the first steps" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "last"), [("history in a deque", "agrees"), ("count of an iterator", "unclear")]
+)
+def test_the_last_step_is_taken_alone_too(name, last):
+    found = o1.sweep(
+        MORE[name],
+        {"lr": [1e-3, 1e-2], "seed": [0, 1]},
+        widths=[8],
+        base=4,
+        data=batch,
+        steps=6,
+        progress=False,
+    )
+    [proof] = found.verified
+    assert proof.last == last
+    assert [code_of(note) for note in found.notes] == ["last-step-unclear"] * (last == "unclear")
 
 
 @pytest.mark.parametrize("name", NAMED_MODELS)

@@ -1001,6 +1001,14 @@ TRAIN: dict[str, str] = {
         " or a hook. The message names the first module that differs. Register such tensors with"
         " register_buffer or nn.Parameter."
     ),
+    "last-step-unclear": (
+        "At the end of a stack, one member also takes the last step alone. Here its loss or"
+        " gradients are not those of the stack, but two models that are built for different members"
+        " and get the same tensors agree. So the model has state that no attribute shows, such as"
+        " an iterator or a variable of a function, and the check could not continue it. The first"
+        " two steps were proved. To be sure, pass stacked=False; or keep the state in a buffer or"
+        " a plain attribute."
+    ),
     "draws-outside-torch": (
         "The forward pass draws random numbers from numpy, from Python's random, or from a"
         " torch.Generator that the model holds. In a stack, all members would share these numbers"

@@ -178,6 +178,7 @@ class Driver:
             notes.append(with_code(more, "trial-failed"))
         notes += self._data_notes()
         notes += _skipped_notes(outcomes.values())
+        notes += _unclear_notes(outcomes.values())
         for reason in not_stacked:  # ends with a code
             notes.append(f"not stacked, trained one after another: {reason}")
         for reason in not_compiled:
@@ -203,6 +204,21 @@ class Driver:
             needed = self.job.settings_of(trial).steps * self.job.accumulate
             notes.update(dict.fromkeys(self.job.source(trial).notes_on(needed)))
         return list(notes)
+
+
+def _unclear_notes(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return a note if the last step of a stack could not be compared with a stand-alone one."""
+    unclear = 0
+    for outcome in outcomes:
+        verified = outcome.facts.get("verified")
+        unclear += isinstance(verified, Mapping) and verified.get("last") == "unclear"
+    if not unclear:
+        return []
+    text = (
+        f"{unclear} trials were trained in stacks whose last step could not be repeated by one"
+        " member alone: the model has state that no attribute shows; pass stacked=False to be sure"
+    )
+    return [with_code(text, "last-step-unclear")]
 
 
 def _skipped_notes(outcomes: Iterable[Outcome]) -> list[str]:

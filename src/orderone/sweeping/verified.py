@@ -6,6 +6,8 @@ from typing import Any
 
 from orderone.training.outcome import Outcome
 
+LAST_STEP = {"agrees": "agrees, too", "unclear": "could not be repeated alone"}
+
 
 @dataclass(frozen=True)
 class Verified:
@@ -13,7 +15,9 @@ class Verified:
 
     `loss`, `gradient` and `update` are the largest relative differences. `how` is "" if the stack
     was not proved (verify=False). With `draws`, models draw random numbers, such as dropout: both
-    ways drew the same ones in the proof.
+    ways drew the same ones in the proof. `last` says whether one member, which took the last step
+    alone, too, had the loss and gradients of the stack: "agrees", "unclear" (the model has state
+    that no attribute shows) or "" (not checked).
     """
 
     trials: tuple[str, ...]  # keys of the trials in the stack
@@ -23,6 +27,7 @@ class Verified:
     gradient: float
     update: float
     draws: bool
+    last: str = ""
 
     @staticmethod
     def read(keys: Sequence[str], outcome: Outcome) -> "Verified":
@@ -37,6 +42,7 @@ class Verified:
             gradient=float(facts.get("gradient", 0.0)),
             update=float(facts.get("update", 0.0)),
             draws=bool(facts.get("draws", False)),
+            last=str(facts.get("last", "")),
         )
 
     def __bool__(self) -> bool:
@@ -51,4 +57,6 @@ class Verified:
         )
         if self.draws:
             text += "; with the same random draws"
+        if self.last:
+            text += f"; the last step {LAST_STEP[self.last]}"
         return text

@@ -132,6 +132,8 @@ class FirstSteps:
         in_half = any(p.dtype in HALF for p in self.stack.parameters.values())
         if in_half or not found.same_draws or found.beyond():
             raise NotProved
+        if self.alone.drew_elsewhere and not self.data.one_seed:
+            raise NotProved  # two steps may have drawn the same by chance
         pair = tuple(trial.key for trial in self.data.pair)
         return proof_of(found, f"within {ROUNDING:g} units of rounding", pair)
 

@@ -12,6 +12,7 @@ loops share the settings, the batches, the outcome and the format of checkpoints
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,20 +23,23 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report, capture_pays
 from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.first_steps import FirstSteps, NotProved
+from orderone.sweeping.stacked.last_step import LastStep
 from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.stacked.program_check import ProgramCheck
 from orderone.sweeping.stacked.resume_check import state_lost_by_checkpoints
 from orderone.sweeping.stacked.unfinished import restore, save
-from orderone.sweeping.stacked.verify import NOT_PROVED, FirstBatches, Proof
+from orderone.sweeping.stacked.verify import NOT_PROVED, STEPS, FirstBatches, Proof
 from orderone.sweeping.trial import Trial
 from orderone.training import interrupts
 from orderone.training.outcome import Outcome, make_outcome, recent_loss
 from orderone.training.settings import Settings
 from orderone.training.source import Batch, Source, moved
+from orderone.training.stacked.alike import has_user_code
 from orderone.training.stacked.compiled_step import CompiledStep, FixedStep
 from orderone.training.stacked.errors import NotCapturable
 from orderone.training.stacked.graph import CapturedStep
 from orderone.training.stacked.stack import Stack
+from orderone.training.step import Step
 
 GONE = 1 / 4  # share of a captured stack that leaves before the rest is captured again
 
@@ -68,6 +72,7 @@ class StackedTraining:
         self.folder = folder
         self.device: torch.device = torch.device(job.device)
         self.slots: list[Trial] = list(trials)
+        self.first: Trial = trials[0]  # the stack calls its model
         self.running: set[str] = {trial.key for trial in trials}
         self.losses: dict[str, list[float]] = {}
         self.evaluation: dict[str, list[tuple[int, float]]] = {}
@@ -87,6 +92,7 @@ class StackedTraining:
         if prove:
             self.first_steps = FirstSteps(job, trials, self.stack, members)
             self.first_batches = FirstBatches(self.first_steps.data.stacked)
+        self.alone: tuple[Trial, Step] | None = None  # a member that has taken these steps alone
         self.accept: Callable[[FirstSteps], None] | None = None
         self.captured: FixedStep | None = None
         self.capture: bool = capture_pays(job) or bool(job.compile)
@@ -175,6 +181,11 @@ class StackedTraining:
     def _step(self, batches: Sequence[Batch], factor: float) -> torch.Tensor:
         if self.first_steps is not None:
             return self._proved_step(self.first_steps, batches, factor)
+        if self._last_is_checked():
+            return self._last_step(batches, factor)
+        return self._usual_step(batches, factor)
+
+    def _usual_step(self, batches: Sequence[Batch], factor: float) -> torch.Tensor:
         if self.capture and self.captured is None:
             try:
                 self.captured = self._fixed_step(batches)
@@ -207,7 +218,35 @@ class StackedTraining:
             self.proof = first.proof()
             if self.accept is not None:
                 self.accept(first)
+            self.alone = first.data.pair[1], first.alone.step_of(1)
             self.first_steps = None
+        return losses
+
+    def _last_is_checked(self) -> bool:
+        """Return whether a member takes the next step alone, too."""
+        if not self.proof.how or self.done < STEPS or self.done + 1 != self.settings.steps:
+            return False
+        if self.proof.draws and self.stack.program.draws is None:
+            return False  # random numbers of members are known on a CPU only
+        return has_user_code(self.stack.program.model)
+
+    def _last_step(self, batches: Sequence[Batch], factor: float) -> torch.Tensor:
+        rows = [k for k, trial in enumerate(self.slots) if trial.key in self.running]
+        trial = self.slots[rows[-1]]
+        alone = None
+        if self.alone is not None and self.alone[0].key in self.running:
+            trial, alone = self.alone
+        row = self.slots.index(trial)
+        check = LastStep(self.job, self.stack, self.first, trial, row, self.done, batches, alone)
+        gradients: dict[str, torch.Tensor] | None = None
+        if self.captured is not None and self.captured.fits(*batches):
+            losses = self.captured(*batches, factor=factor)
+        else:
+            losses, all_gradients = self.stack.gradients(batches)
+            finite = self.stack.unscale(all_gradients)
+            gradients = {name: g[row : row + 1].clone() for name, g in all_gradients.items()}
+            self.stack.update(all_gradients, factor, finite)
+        self.proof = replace(self.proof, last=check.compare(losses, gradients))
         return losses
 
     def _fixed_step(self, batches: Sequence[Batch]) -> FixedStep:

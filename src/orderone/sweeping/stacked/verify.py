@@ -66,6 +66,11 @@ KINKS = 0.05
 # hundredth of the rounding of float32. A sum that nearly cancels, such as the gradient of a trained
 # temperature, has more than `ROUNDING` units of it.
 TINY = 1e-9
+OTHER_DRAWS = 9  # passes with other numbers of numpy and `random`
+DRAWS_ELSEWHERE = (
+    "draws numbers from numpy's global generator or from Python's random, which all members of a"
+    " stack would share: draw with torch, for example torch.rand(())"
+)
 NEAR = 2.0  # times the distance of two stand-alone runs in half precision
 HALVINGS = 32  # of the scale of the loss, from 2^16 down to 2^-16
 MARGIN = 4.0  # gradients of the second step may be larger
@@ -82,6 +87,7 @@ class Proof:
     update: float = 0.0
     draws: bool = False  # whether the models draw random numbers
     pair: tuple[str, ...] = ()  # keys of the trials that took steps both ways
+    last: str = ""  # of the last step, which one member takes alone: agrees, unclear or not checked
 
     def fact(self) -> dict[str, object]:
         """Return the proof as JSON, as it is stored with the outcome of a trial."""
@@ -139,6 +145,10 @@ class FirstData:
     held_out: list[Batch]
     factors: list[float]
     seeds: list[int]  # of random draws, for each of the pair; equal if the whole stack has one seed
+
+    @property
+    def one_seed(self) -> bool:
+        return self.seeds[0] == self.seeds[1]
 
     def of_pair(self) -> list[list[Batch]]:
         """Return copies of the batches of the pair in the stack, by step."""
@@ -232,7 +242,14 @@ class _Verification:
         self.loss_scale: float | None = None  # in float16, one at which gradients are finite
 
     def run(self) -> Proof:
+        """Return the proof; raise NotStackable if there is none."""
         alone, together = self._ways(self.job)
+        proof = self._proof(alone, together)
+        if alone.drew_elsewhere and not self.read.one_seed:
+            self._must_not_use_draws_elsewhere()
+        return proof
+
+    def _proof(self, alone: OneByOne, together: Together) -> Proof:
         half = self._half(together.stack.program.model)
         if half is not None:
             return self._in_half_precision(half, alone, together)
@@ -246,6 +263,25 @@ class _Verification:
         if near and self.job.precision != "float64" and self._left_in("float64") == []:
             return proof_of(found, "equal in double precision")
         raise self._refused(left[0], found, self.job)
+
+    def _must_not_use_draws_elsewhere(self) -> None:
+        """Raise NotStackable if numbers of numpy or `random` change a loss.
+
+        In two steps, members may draw the same by chance, such as one of two branches.
+        """
+        losses: list[Tensor] = []
+        for seed in range(OTHER_DRAWS):
+            alone = self._alone(self._makers(self.job))
+            alone.elsewhere = seed
+            losses.append(alone.gradients(0)[0])
+        first = losses[0]
+        unit = ROUNDING * torch.finfo(first.dtype).eps
+        for other in losses[1:]:
+            if not torch.allclose(first, other, rtol=unit, atol=0.0, equal_nan=True):
+                raise NotStackable(
+                    f"the forward pass {DRAWS_ELSEWHERE}; trained one after another",
+                    "draws-outside-torch",
+                )
 
     def _half(self, model: nn.Module) -> torch.dtype | None:
         """Return the half precision that passes or parameters have, if there is one."""
@@ -399,9 +435,7 @@ class _Verification:
         if differences(alone, together, self.steps).beyond():
             return NotStackable(f"{text}; trained one after another", "stack-deviates")
         return NotStackable(
-            f"{text}; the forward pass draws numbers from numpy's global generator or from Python's"
-            " random, which all members of a stack would share: draw with torch, for example"
-            " torch.rand(()); trained one after another",
+            f"{text}; the forward pass {DRAWS_ELSEWHERE}; trained one after another",
             "draws-outside-torch",
         )
 

@@ -11,9 +11,12 @@ This finds the usual differences at once, with their names. What it cannot see, 
 """
 
 import hashlib
+import random
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from types import FunctionType, MethodType, ModuleType
 
 import numpy as np
@@ -59,7 +62,7 @@ def must_be_alike(models: Sequence[nn.Module]) -> None:
 
 def _no_unregistered_parameters(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        held = [*_user_attributes(module), *_hooks(module)]
+        held = [*user_attributes(module), *_hooks(module)]
         for key, value in held:
             if _holds_parameter(value, DEEPEST, {id(module) for module in model.modules()}):
                 attribute = f"{name}.{key}".lstrip(".")
@@ -109,7 +112,7 @@ def description(model: nn.Module) -> dict[str, str]:
         kind = f"{type(module).__module__}.{type(module).__qualname__}"
         mode = "training" if module.training else "evaluation"
         texts[name or "the model"] = f"{kind} in {mode} mode"
-        for key, value in _user_attributes(module):
+        for key, value in user_attributes(module):
             texts[f"{name}.{key}".lstrip(".")] = _as_text(value, names)
         for key, hook in _hooks(module):
             texts[f"{name}, {key}"] = _as_text(hook, names)
@@ -118,6 +121,35 @@ def description(model: nn.Module) -> dict[str, str]:
         if not tensor.requires_grad:
             texts[name] += ", not trained"
     return texts
+
+
+def attribute_texts(model: nn.Module) -> dict[tuple[str, str], str]:
+    """Return the attributes of all modules as text, by name of the module and of the attribute."""
+    texts: dict[tuple[str, str], str] = {}
+    names = {id(module): name or "the model" for name, module in model.named_modules()}
+    for name, module in model.named_modules():
+        for key, value in user_attributes(module):
+            try:
+                texts[name, key] = _as_text(value, names)
+            except Exception:  # objects of the user, and tensors of a pass that has ended
+                texts[name, key] = "unreadable"
+    return texts
+
+
+def has_user_code(model: nn.Module) -> bool:
+    """Return whether a forward pass runs code other than that of torch's modules and of plans."""
+    for module in model.modules():
+        if not type(module).__module__.startswith("torch.nn."):
+            return True
+        held = [hook for _, hook in _hooks(module)]
+        for _, value in user_attributes(module):
+            if callable(value):
+                held.append(value)
+        for value in held:
+            home = getattr(value, "__module__", None) or type(value).__module__
+            if not str(home).startswith(("torch.nn.", "torch._C", "orderone.planning.")):
+                return True
+    return False
 
 
 def _hooks(module: nn.Module) -> Iterator[tuple[str, object]]:
@@ -133,7 +165,7 @@ def _hooks(module: nn.Module) -> Iterator[tuple[str, object]]:
         yield f"hook {number}", hook
 
 
-def _user_attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
+def user_attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
     """Yield the attributes that torch itself did not create."""
     for key, value in vars(module).items():
         if key in OF_TORCH or isinstance(value, nn.Module):
@@ -161,6 +193,9 @@ def _as_text(
         return f"{type(value).__name__} {tuple(value.shape)} {_digest(value)}"
     if isinstance(value, torch.Generator):
         return f"Generator {_digest(value.get_state())}"
+    state = _generator_state(value)
+    if state is not None:
+        return f"{type(value).__name__} {hashlib.sha256(state.encode()).hexdigest()[:8]}"
     if id(value) in path:
         return "itself"
     inside = path | {id(value)}
@@ -171,7 +206,7 @@ def _as_text(
     if isinstance(value, Mapping):
         items = [f"{_as_text(key, modules, 0)}: {part(x)}" for key, x in value.items()]
         return "{" + ", ".join(items) + "}"
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return "[" + ", ".join(part(x) for x in value) + "]"
     if isinstance(value, (set, frozenset)):
         return "{" + ", ".join(sorted(part(x) for x in value)) + "}"
@@ -183,7 +218,20 @@ def _as_text(
         parts = [f"{key}={part(x, 1)}" for key, x in _parts(value)]
     if not parts and callable(value) and hasattr(value, "__qualname__"):
         return name
+    if not parts and isinstance(value, count):
+        return repr(value)  # the number that comes next
     return f"{name}({', '.join(parts)})"
+
+
+def _generator_state(value: object) -> str | None:
+    """Return the state of a random generator of Python or numpy as text."""
+    if isinstance(value, random.Random):
+        return repr(value.getstate())
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return repr([np.asarray(part).tolist() for part in value.get_state(legacy=True)])
+    return None
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
@@ -208,7 +256,7 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         yield from value.named_parameters()
         yield from value.named_buffers()
         for name, module in value.named_modules():
-            yield from ((f"{name}.{key}", x) for key, x in _user_attributes(module))
+            yield from ((f"{name}.{key}", x) for key, x in user_attributes(module))
     elif not isinstance(value, (type, ModuleType)):
         yield from getattr(value, "__dict__", {}).items()
         for kind in type(value).__mro__:

@@ -127,6 +127,8 @@ class OneByOne(Way):
     # Whether members draw the same numbers from numpy and `random`. With different seeds they do
     # not, and a stack cannot repeat that: a model that uses such numbers has to deviate from it.
     same_elsewhere: bool = False
+    elsewhere: int | None = None  # seed of numpy and `random`, if not that of the member
+    drew_elsewhere: bool = False  # whether a pass has drawn from numpy or `random`
     seconds: dict[tuple[int, int], float] = field(default_factory=dict)  # by member and step
     _made: dict[int, Step] = field(default_factory=dict)
 
@@ -144,13 +146,13 @@ class OneByOne(Way):
         return self._made[k]
 
     def _seed(self, k: int, step: int) -> None:
-        if self.same_elsewhere:
-            set_seed(self.seeds[0] + step)
+        if self.elsewhere is not None or self.same_elsewhere:
+            set_seed(self.seeds[0] + step if self.elsewhere is None else self.elsewhere)
             torch.manual_seed(self.seeds[k] + step)
         else:
             set_seed(self.seeds[k] + step)
 
-    def _passed(self, k: int) -> None:
+    def _passed(self, k: int, after: AllGenerators) -> None:
         """Do something after the passes of member `k`."""
 
     def gradients(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -161,14 +163,17 @@ class OneByOne(Way):
         for k in reversed(range(len(self))):
             one = self.step_of(k)
             self._seed(k, step)
-            before = GeneratorStates.now()
+            all_before = AllGenerators.now()
+            before = GeneratorStates(all_before.cpu, all_before.cuda)
             started = time.perf_counter()
             with self.around:
                 parts = one.backward(step)
                 one.unscale()
             self.seconds[k, step] = time.perf_counter() - started
-            states.append(GeneratorStates.now())
-            self._passed(k)
+            after = AllGenerators.now()
+            states.append(GeneratorStates(after.cpu, after.cuda))
+            self.drew_elsewhere = self.drew_elsewhere or not after.same_outside_torch(all_before)
+            self._passed(k, after)
             self.drew: bool = self.drew or not states[-1].same(before)
             losses.append(torch.stack(parts).mean())
             gradients: dict[str, Tensor] = {}
@@ -223,8 +228,8 @@ class StandAlone(OneByOne):
         else:
             set_seed(self.seeds[k])
 
-    def _passed(self, k: int) -> None:
-        self._generators[k] = AllGenerators.now()
+    def _passed(self, k: int, after: AllGenerators) -> None:
+        self._generators[k] = after
 
 
 def _stacked(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

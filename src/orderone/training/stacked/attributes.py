@@ -1,0 +1,97 @@
+"""Attributes of a model that training has changed, given to another model of the same structure."""
+
+import copy
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from orderone.torch_compat import is_batchedtensor
+from orderone.training.stacked.alike import DEEPEST, SIMPLE, attribute_texts, user_attributes
+
+GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+
+
+Attributes: TypeAlias = dict[tuple[str, str], object]  # by name of the module and the attribute
+
+
+def changed_attributes(source: nn.Module, target: nn.Module) -> Attributes:
+    """Return copies of the attributes of `source` that `target` has otherwise, for `target`.
+
+    Modules and tensors of `source` that attributes refer to become those of `target`. Attributes
+    that cannot be copied are left out.
+    """
+    here = attribute_texts(source)
+    there = attribute_texts(target)
+    changed: Attributes = {}
+    for name, module in source.named_modules():
+        for key, value in user_attributes(module):
+            if here[name, key] != there.get((name, key)):
+                changed[name, key] = value
+    return copied(changed, source, target)
+
+
+def copied(attributes: Attributes, source: nn.Module, target: nn.Module) -> Attributes:
+    """Return copies of attributes of one model for another one."""
+    if not attributes:
+        return {}
+    memo = _counterparts(source, target)
+    copies: Attributes = {}
+    for place, value in attributes.items():
+        try:
+            if _is_data(value, memo):
+                copies[place] = copy.deepcopy(value, memo)
+        except Exception:  # objects of the user may raise anything
+            continue
+    return copies
+
+
+def set_attributes(model: nn.Module, attributes: Attributes) -> None:
+    """Set attributes, past the code that modules may run when one is set."""
+    if not attributes:
+        return
+    modules = dict(model.named_modules())
+    for (name, key), value in attributes.items():
+        if name in modules:
+            vars(modules[name])[key] = value
+
+
+def _counterparts(source: nn.Module, target: nn.Module) -> dict[int, object]:
+    """Return modules and tensors of `target` by the identity of those of `source`."""
+    memo: dict[int, object] = {}
+    others: dict[str, object] = dict(target.named_modules())
+    for name, module in source.named_modules():
+        if name in others:
+            memo[id(module)] = others[name]
+    others = {**dict(target.named_parameters()), **dict(target.named_buffers())}
+    for name, x in [*source.named_parameters(), *source.named_buffers()]:
+        if name in others:
+            memo[id(x)] = others[name]
+    return memo
+
+
+def _is_data(value: object, memo: Mapping[int, object], depth: int = DEEPEST) -> bool:
+    """Return whether a deep copy shares nothing that can change with the original.
+
+    A function does: it is not copied, and neither are the variables that it has captured. A tensor
+    of all members, which was left behind by a pass, cannot be copied.
+    """
+    if id(value) in memo or isinstance(value, (*SIMPLE, np.ndarray, np.generic, *GENERATORS)):
+        return True
+    if isinstance(value, Tensor):
+        return not is_batchedtensor(value)
+    if depth == 0 or callable(value):
+        return False
+    if isinstance(value, Mapping):
+        inside = [*value.keys(), *value.values()]
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
+        inside = list(value)
+    elif hasattr(value, "__dict__") and not isinstance(value, Iterator):
+        inside = list(vars(value).values())
+    else:
+        return False
+    return all(_is_data(part, memo, depth - 1) for part in inside)
