@@ -161,7 +161,7 @@ def sweep(
             --data; by default as --data has it.
         length: Tokens of a text. Default: 64.
         source: Text for lm and denoising: python (the standard library, the default); sotu,
-            gutenberg or imdb (in --root); or your file or folder.
+            gutenberg, imdb or linux (in --root); or your file or folder.
         tokenizer: Tokenizer for text: bytes (the default), gpt2 (in --root), or your
             tokenizer.json or its folder.
         root: Folder of the data sets. For imagefolder, the folder that has one folder of images

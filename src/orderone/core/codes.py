@@ -377,8 +377,8 @@ PLAN = {
     ),
     "unknown-update-law": (
         "How updates scale with the width depends on the optimizer, and nothing is known about"
-        " this class. Use a known optimizer or a subclass of one, or tell the law of its updates"
-        " with `orderone.optimizers.register`."
+        " this class. Use a known optimizer or a subclass of one, or register the law of its"
+        " updates with `orderone.optimizers.register`."
     ),
     "weights-look-trained": (
         "A plan rescales initial weights, and these weights are no initialization. Call apply"
@@ -414,7 +414,7 @@ CHECK = {
     ),
     "axis-without-rule": (
         "A check along the batch size or the tokens compares a training with the predictions of a"
-        " rule, and horizon=None is none. Pass horizon='sde' or 'power'."
+        " rule, and horizon=None chooses no rule. Pass horizon='sde' or 'power'."
     ),
     "noise-needs-passes": (
         "The noise of gradients is the difference between gradients of different samples at the"
@@ -563,8 +563,8 @@ CHECK = {
     ),
     "no-predictions": (
         "The model could not be planned, for the reason in the message, so there is no prediction"
-        " for its tensors. Only activations are judged, as if all were of order one. Mend the"
-        " reason to get a full check."
+        " for its tensors. Only activations are judged, as if all were of order one. Remove the"
+        " cause to get a full check."
     ),
     "optimizer-judged-as": (
         "The class of your optimizer is unknown, so its updates are judged by the law of a known"
