@@ -7,8 +7,10 @@ import torch
 from support.errors import refuses
 from support.mixtures import MixtureNet, moe
 from torch import nn
+from torch.nn import functional
 
 import orderone as o1
+from orderone.core.roles import Role
 from orderone.observe.inventory import shapes_of
 from orderone.planning.base import from_module
 from orderone.planning.forward_facts import collect
@@ -176,6 +178,8 @@ def test_without_a_forward_pass_two_equal_axes_are_widths(router, kinds):
         ((32, 1, 1), (8, 1, 1), set()),  # gains of channels
         ((32, 256, 8), (8, 64, 8), set()),  # projections by head
         ((32, 8, 256), (8, 8, 64), set()),
+        ((256, 32, 8), (64, 8, 8), set()),  # by head, behind the width
+        ((256, 8, 32), (64, 8, 8), set()),
         ((32, 256, 16), (8, 64, 16), {"expert"}),
         ((32, 1, 256), (8, 1, 64), {"expert"}),  # biases of experts
     ],
@@ -188,6 +192,55 @@ def test_gains_and_projections_by_head_are_no_experts(tensor, base, kinds):
     named = {name.replace(".w", ".expert_w"): shape for name, shape in shapes.items()}
     base_named = {name.replace(".w", ".expert_w"): shape for name, shape in base_shapes.items()}
     assert "layers.0.expert_w" in expert_parts(named, base_named, same_names(named))
+
+
+class _GatedHeads(nn.Module):
+    """Attention with weights by head, whose sizes are free, beside a gate for each head."""
+
+    def __init__(self, width: int, heads: int, head: int):
+        super().__init__()
+        self.embed = nn.Linear(4, width)
+        self.q = nn.Parameter(torch.randn(heads, width, head) / width**0.5)
+        self.k = nn.Parameter(torch.randn(heads, width, head) / width**0.5)
+        self.v = nn.Parameter(torch.randn(heads, width, head) / width**0.5)
+        self.o = nn.Parameter(torch.randn(heads, head, width) / (heads * head) ** 0.5)
+        self.strength = nn.Sequential(nn.Linear(width, heads), nn.Sigmoid())
+        self.out = nn.Linear(width, 3)
+
+    def forward(self, x):
+        h = self.embed(x)
+        q, k, v = (torch.einsum("btd,hde->bhte", h, w) for w in (self.q, self.k, self.v))
+        mixed = functional.scaled_dot_product_attention(q, k, v)
+        mixed = mixed * self.strength(h).movedim(-1, 1)[..., None]
+        return self.out(h + torch.einsum("bhte,hed->btd", mixed, self.o))
+
+
+def test_weights_by_head_beside_gates_of_heads_are_no_experts():
+    x = torch.randn(2, 5, 4)
+    model = _GatedHeads(64, 8, 16)
+    made = o1.plan(model, base=_GatedHeads(32, 4, 16), lr=1e-2, inputs=x)
+    for name in ("q", "k", "v"):
+        assert (made[name].growth.fan_in, made[name].growth.fan_out) == (2, 2), name
+    assert (made["o"].growth.fan_in, made["o"].growth.fan_out) == (2, 2)
+    assert {made[name].role for name in ("q", "k", "v", "o")} == {Role.HIDDEN}
+    assert made["q"].lr == pytest.approx(5e-3)
+
+
+def test_heads_of_xlnet_are_no_experts():
+    transformers = pytest.importorskip("transformers")
+
+    def build(width: int, heads: int) -> nn.Module:
+        settings = {"vocab_size": 16, "n_layer": 1, "d_inner": 2 * width, "dropout": 0.0}
+        tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+        config = transformers.XLNetConfig(d_model=width, n_head=heads, **settings, **tokens)
+        return transformers.XLNetLMHeadModel(config)
+
+    inputs = {"input_ids": torch.arange(12).view(2, 6)}
+    for heads in (4, 2):  # in number, or in size
+        made = o1.plan(build(64, heads), base=build(32, 2), lr=1e-2, inputs=inputs)
+        for name in ("q", "k", "v", "o", "r"):
+            row = made[f"transformer.layer.0.rel_attn.{name}"]
+            assert (row.role, row.growth.fan_in, row.growth.fan_out) == (Role.HIDDEN, 2, 2)
 
 
 # --- real networks --------------------------------------------------------------------------------

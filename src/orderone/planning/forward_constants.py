@@ -6,7 +6,7 @@ n^-1/2.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from orderone.core.errors import with_code
 from orderone.observe.trace import Constant, Trace
@@ -20,7 +20,7 @@ def powers_by_use(
     large: Trace,
     same: Mapping[str, str],
     pair: Pair,
-    in_scores: set[str],
+    in_scores: Collection[str],
     findings: list[str],
 ) -> dict[tuple[str, str], float]:
     """Return the power of the width in the constants at each use."""

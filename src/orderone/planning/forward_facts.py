@@ -59,6 +59,7 @@ class ForwardFacts:
     # readout -> tensors of the norm before it, which can take its multiplier
     carriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scores: tuple[Score, ...] = ()
+    scored: frozenset[str] = frozenset()  # tensors that make queries or keys of attention
     outputs: tuple[str, ...] = ()
     parallel: frozenset[str] = frozenset()  # lists of modules that are not layers: heads, experts
     # mixtures of experts in base and target, by the name that their blocks share
@@ -89,6 +90,10 @@ class ForwardFacts:
                 if layout.kind == "matrix":
                     summed.setdefault(name, set()).update(layout.fan_in)
         return summed
+
+    def in_scores(self, traced_as: Mapping[str, str]) -> set[str]:
+        """Return the tensors that make queries or keys of attention, by name in the model."""
+        return {name for name, traced in traced_as.items() if traced in self.scored}
 
     def power(self, name: str, kind: str) -> float:
         """Return the power of the width that multiplies a use of a tensor."""
@@ -232,8 +237,16 @@ def _experts_of(model: nn.Module, facts: ForwardFacts) -> dict[str, ExpertPart]:
     items = inventory(model)
     shapes = {name: item.shape for name, item in items.items()}
     declared = [name for name, item in items.items() if any(place.layout for place in item.places)]
-    summed = facts.summed_axes(facts.traced_as(shapes))
-    return expert_parts(shapes, shapes, same_names(shapes), declared, facts.parallel, summed)
+    traced_as = facts.traced_as(shapes)
+    return expert_parts(
+        shapes,
+        shapes,
+        same_names(shapes),
+        declared,
+        facts.parallel,
+        facts.summed_axes(traced_as),
+        facts.in_scores(traced_as),
+    )
 
 
 def output_modules(model: nn.Module) -> tuple[str, ...]:
@@ -273,6 +286,7 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         outputs=outputs,
         parallel=frozenset(stack_of(name) for name in large.parallel),
         normalized=large.normalized,
+        scored=_scored(large),
         generated=_generated(small, large, same),
         pair=pair,
     )
@@ -292,15 +306,19 @@ def _with_constants(
 ) -> ForwardFacts:
     """Add the constants of the forward code, except those of attention scores."""
     assert facts.pair is not None
-    in_scores: set[str] = set()
-    for score in large.scores:
-        in_scores.update(score.queries, score.keys)
     return replace(
         facts,
-        powers=powers_by_use(small, large, same, facts.pair, in_scores, findings),
+        powers=powers_by_use(small, large, same, facts.pair, facts.scored, findings),
         biases=scaled_biases(large),
         constants=constants_of_base(small, large, same),
     )
+
+
+def _scored(trace: Trace) -> frozenset[str]:
+    scored: set[str] = set()
+    for score in trace.scores:
+        scored.update(score.queries, score.keys)
+    return frozenset(scored)
 
 
 def _has_adapters(pair: Pair) -> bool:

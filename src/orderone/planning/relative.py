@@ -239,6 +239,7 @@ class _Comparison:
             declared,
             parallel=self.facts.parallel,
             summed=self.facts.summed_axes(self.traced_as),
+            in_scores=self.facts.in_scores(self.traced_as),
         )
 
     @cached_property

@@ -12,7 +12,8 @@ Experts are stored in two forms:
              tensor is as long (complex weights of a Fourier layer, `(in, out, modes)`). Next to a
              width, only a router that is called so counts. Two kinds of tensors are no experts
              unless they are called so: gains of channels, `(n, 1, 1)`, and projections by head,
-             `(heads, n, head)`, where heads times head is the width
+             `(heads, n, head)` or `(n, heads, head)`, where heads times head is the width, or where
+             the forward pass makes attention scores of a tensor of the same module and length
     list     one module per expert: `experts.7.up.weight`, `experts.expert_7.up.weight`, or any list
              next to a router with as many outputs, whose members are known to be parallel; unless
              they are known, both must have grown, and the router be called so
@@ -58,17 +59,20 @@ def expert_parts(
     declared: Collection[str] = (),
     parallel: Collection[str] = (),
     summed: Mapping[str, Collection[int]] | None = None,
+    in_scores: Collection[str] = (),
 ) -> dict[str, ExpertPart]:
     """Return the place of every tensor that belongs to a mixture of experts.
 
     `base_names` has the counterpart of every tensor, `declared` the tensors of several axes whose
     modules declare their layout, `parallel` the lists whose members are not layers, `summed` the
-    axes over which products with a tensor sum, where a forward pass showed them.
+    axes over which products with a tensor sum, where a forward pass showed them, `in_scores` the
+    tensors that make queries or keys of attention.
     """
     sizes: dict[str, tuple[Size, ...]] = {}
     for name, shape in shapes.items():
         sizes[name] = tuple(zip(base_shapes[base_names[name]], shape, strict=True))
-    parts = _fused(sizes, declared, summed or {})
+    heads = {(_parent(name), sizes[name][0]) for name in in_scores if len(sizes[name]) == 3}
+    parts = _fused(sizes, declared, summed or {}, heads)
     parts |= _listed(sizes, _lengths(base_shapes), base_names, parallel)
     routers: dict[str, ExpertPart] = {}
     for block, count in {part.block: part.count for part in parts.values()}.items():
@@ -89,13 +93,18 @@ def _fused(
     sizes: Mapping[str, tuple[Size, ...]],
     declared: Collection[str],
     summed: Mapping[str, Collection[int]],
+    heads: Collection[tuple[str, Size]],
 ) -> dict[str, ExpertPart]:
-    """Return the tensors of three axes that hold all experts of a block."""
+    """Return the tensors of three axes that hold all experts of a block.
+
+    `heads` has modules with attention, and the first axis of their queries and keys.
+    """
     parts: dict[str, ExpertPart] = {}
     for name, axes in sizes.items():
         if len(axes) != 3 or name in declared or SHARED in name.lower():
             continue
-        if EXPERT not in name.lower() and (_are_gains(axes) or _are_heads(axes)):
+        by_head = _are_heads(axes) or (_parent(name), axes[0]) in heads
+        if EXPERT not in name.lower() and (_are_gains(axes) or by_head):
             continue
         if name in summed:
             is_width = 0 in summed[name]
@@ -113,14 +122,21 @@ def _are_gains(axes: tuple[Size, ...]) -> bool:
 
 
 def _are_heads(axes: tuple[Size, ...]) -> bool:
-    """Return whether the first axis, times one of the others, is the last one, as it grows."""
-    heads, first, second = axes
-    if heads[0] == heads[1]:
+    """Return whether the tensor is a projection by head: one axis is the product of the others.
+
+    A first axis that is the product is a width in any case. One that is a factor counts heads only
+    if it grows: experts, whose number stays the same, may well be narrower by that number.
+    """
+    first, second, third = axes
+    if _is_product(first, second, third):
+        return True
+    if first[0] == first[1]:
         return False
-    for head, width in ((first, second), (second, first)):
-        if all(heads[i] * head[i] == width[i] for i in (0, 1)):
-            return True
-    return False
+    return _is_product(third, first, second) or _is_product(second, first, third)
+
+
+def _is_product(product: Size, first: Size, second: Size) -> bool:
+    return all(first[i] * second[i] == product[i] for i in (0, 1))
 
 
 def _biases(
