@@ -1,22 +1,41 @@
-"""`benchmarks/compare.py` says what became slower."""
+"""`benchmarks/compare.py` says what became slower; `batch_signal.py` predicts an exponent."""
 
 import importlib.util
 import json
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "compare.py"
 
-
-@pytest.fixture(scope="module")
-def compare():
-    spec = importlib.util.spec_from_file_location("compare", SCRIPT)
+def load(name):
+    script = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def compare():
+    return load("compare")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [6.0, 1.5])
+def test_the_signal_in_gradients_predicts_the_exponent_of_the_batch_size(noise):
+    """Between the predictions at the first and the last weights, within four standard errors."""
+    script = load("batch_signal")
+    seeds = range(8)
+    first = sum(script.predicted(script.network(seed), noise, seed) for seed in seeds) / 8
+    trained = [script.trained("adam", 64, seed, noise)[1] for seed in seeds]
+    last = sum(script.predicted(trained[seed], noise, seed) for seed in seeds) / 8
+    found = [script.measured("adam", noise, seed) for seed in seeds]
+    error = stdev(found) / len(found) ** 0.5
+    assert first - 4 * error < mean(found) < last + 4 * error
+    assert first < last < -0.05
 
 
 def seconds(median, low, high):

@@ -19,6 +19,11 @@ like 1/t, and its sum grows like log n: more and smaller steps over the same sam
 more. The prediction is the middle of both; for 24 to 96 steps, noise is B^-0.10 and drift B^-0.05,
 and both vanish for long trainings.
 
+Where the signal g is not small beside the noise (S / B)^1/2 of a gradient, an optimizer that
+divides by the size of gradients moves weights by g (S + B g^2)^-1/2 instead of g S^-1/2, and the
+change of outputs has the exponent -1/2 B g^2 / (S + B g^2) more: 0 far below the critical batch,
+-1/2 far beyond it. `benchmarks/batch_signal.py` predicts it from gradients of single samples.
+
 Learning rates, lr x weight_decay and 1 - beta are known numbers and are compared exactly with those
 of the rule. A first update has the size of the learning rate; for SGD, times the measured gradient.
 Gradients follow B^-1/2 while noise dominates. Where they do not, the batch is beyond the critical
