@@ -485,6 +485,8 @@ def test_eps_of_both_optimizers_of_muon():
     plain = planned(optimizer="muon")
     both = planned(optimizer="muon", eps={"muon": 1e-5, "adamw": 1e-10})
     one = planned(optimizer="muon", eps=1e-5)
+    assert any("eps-of-one-optimizer" in note for note in one.notes)
+    assert both.notes == planned(optimizer="muon").notes
     for name, factor in (("1.0.up.weight", 1e2), ("0.weight", 1e-2)):
         eps = plain[name].eps
         assert isinstance(eps, float)

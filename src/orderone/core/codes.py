@@ -45,6 +45,11 @@ PLAN = {
         "The convention decay='sqrt' comes from measurements of AdamW, and this optimizer changes"
         " weights by another law. Use decay='independent' or 'inverse-width'."
     ),
+    "eps-of-one-optimizer": (
+        "Muon trains hidden matrices and AdamW the other tensors. Their eps have different meanings"
+        " (Muon's is compared with the norm of a matrix), so that one number is that of Muon alone."
+        " Pass a mapping to set both: eps={'muon': 1e-7, 'adamw': 1e-8}."
+    ),
     "horizon-needs-batch": (
         "The critical batch size is compared with the batch size of the target. Pass"
         " batch=(base, target), twice the same number if the batch size does not change."

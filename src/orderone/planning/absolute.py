@@ -111,7 +111,7 @@ def absolute_plan(
         settings=request.settings(relative=False),
         rows=rows,
         headline=headline,
-        notes=tuple(hook_notes(multipliers)),
+        notes=(*hook_notes(multipliers), *request.eps_notes()),
         multipliers=multipliers,
         looked=constants.note,
         model=unwrap(model),

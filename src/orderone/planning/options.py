@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from orderone import rules
-from orderone.core.errors import InputError, one_of
+from orderone.core.errors import InputError, one_of, with_code
 from orderone.core.exact import HALF, ONE, exact
 from orderone.core.inputs import Exact, Name, UserInput
 from orderone.core.roles import Role
@@ -387,6 +387,20 @@ class Request:
         floor, size = eps
         checked_floor = None if floor is None else nonnegative(floor, "eps")
         return (checked_floor, nonnegative(size, "eps"))
+
+    def eps_notes(self) -> tuple[str, ...]:
+        """Return a note if one number was passed as eps and tensors have two optimizers.
+
+        The eps of Muon is compared with norms of matrices, that of AdamW with single entries.
+        """
+        first, *others = self.algorithm.names
+        if self.eps is None or isinstance(self.eps, Mapping) or not others:
+            return ()
+        note = (
+            f"eps={self.eps} is that of {first}; tensors of {others[0]} keep the default. To set"
+            f" both, pass eps={{{first!r}: ..., {others[0]!r}: ...}}"
+        )
+        return (with_code(note, "eps-of-one-optimizer"),)
 
     @property
     def _eps_by_name(self) -> Mapping[str, object]:

@@ -148,6 +148,7 @@ class _Comparison:
                 *self._numbers(),
                 *adjustments.hook_notes(multipliers),
                 *request.horizon.notes(),
+                *request.eps_notes(),
             ),
             undone=undone,
             multipliers=multipliers,
