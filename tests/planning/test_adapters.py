@@ -91,6 +91,51 @@ def test_what_cannot_be_scaled_is_refused_by_name():
         _plan(8, rank_rule="nonsense")
 
 
+class WithGains(nn.Module):
+    """B E A x with a gain E for each of the ranks, as in AdaLoRA."""
+
+    def __init__(self, rank: int, start: float, gamma: float = 1.0):
+        super().__init__()
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(rank, 8))
+        self.gain = nn.Parameter(torch.full((rank, 1), start))
+        self.b = nn.Parameter(torch.randn(8, rank))
+        self.scaling = 16 / rank**gamma
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.frozen(x) + self.scaling * (x @ (self.a * self.gain).T @ self.b.T)
+
+
+def test_a_gain_that_starts_at_zero_makes_the_product_zero():
+    plan = o1.plan(WithGains(6, 0.0, 0.5), base=WithGains(3, 0.0, 0.5), lr=1.0, inputs=X)
+    assert plan["a"].lr == plan["gain"].lr == 1
+    assert plan["b"].lr == plan["b"].factors.std == pytest.approx(2**-0.5)
+    with refuses("adapter-not-zero", argument="rank_rule"):
+        o1.plan(WithGains(6, 1.0), base=WithGains(3, 1.0), lr=1.0, inputs=X)
+
+
+@pytest.mark.parametrize("kind", ["number", "buffer", "parameter"])
+def test_the_multiplier_may_be_a_tensor(kind):
+    """AdaLoRA divides by the rank, which it keeps as a parameter that is not trained."""
+
+    class Divided(WithGains):
+        def __init__(self, rank: int):
+            super().__init__(rank, 0.0, gamma=0.0)
+            number: object = float(rank)
+            if kind == "buffer":
+                self.register_buffer("number", torch.tensor([number]))
+            elif kind == "parameter":
+                self.number = nn.Parameter(torch.tensor([number]), requires_grad=False)
+            else:
+                self.number = number
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.frozen(x) + x @ (self.a * self.gain).T @ self.b.T * 16 / (self.number + 0)
+
+    plan = o1.plan(Divided(6), base=Divided(3), lr=1.0, inputs=X)
+    assert plan["b"].lr == plan["b"].factors.std == pytest.approx(1.0)
+
+
 def _of_modules(rank: int) -> nn.ModuleDict:
     """Return an adapter whose layouts are known without a forward pass."""
     frozen = nn.Linear(16, 16).requires_grad_(False)
@@ -179,10 +224,41 @@ def _peft_model(rank: int, **settings: object) -> nn.Module:
     )
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config)
-    targets = ["q_proj", "v_proj", "down_proj"]
-    return peft.get_peft_model(
-        model, peft.LoraConfig(r=rank, lora_alpha=16, target_modules=targets, **settings)
-    )
+    settings = {"target_modules": ["q_proj", "v_proj", "down_proj"], "lora_alpha": 16, **settings}
+    if settings.pop("adalora", False):
+        adaptive = peft.AdaLoraConfig(init_r=rank, target_r=2, total_step=100, **settings)
+        return peft.get_peft_model(model, adaptive)
+    return peft.get_peft_model(model, peft.LoraConfig(r=rank, **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "factor"),
+    [
+        ({"adalora": True}, 1.0),
+        ({"lora_dropout": 0.1}, 1.0),
+        ({"init_lora_weights": "gaussian", "use_rslora": True}, 4**-0.5),
+        ({"target_modules": ["embed_tokens", "q_proj"], "use_rslora": True}, 4**-0.5),
+        ({"modules_to_save": ["lm_head"], "bias": "all"}, 1.0),
+    ],
+)
+def test_other_configurations_of_peft(settings, factor):
+    plan = o1.plan(_peft_model(16, **settings), base=_peft_model(4, **settings), lr=1.0)
+    assert "rank x4 (4 -> 16)" in plan.headline
+    trained = [row for row in plan.rows if row.trained]
+    assert len(trained) >= 6
+    for row in trained:
+        is_b = "lora_B" in row.name or "embedding_B" in row.name
+        assert row.lr == pytest.approx(factor if is_b else 1.0, rel=1e-4)  # AdaLoRA adds 1e-5 to r
+
+
+@pytest.mark.parametrize("start", ["pissa", "orthogonal", False])
+def test_products_of_peft_that_do_not_start_at_zero_are_refused(start):
+    with refuses("adapter-not-zero", argument="rank_rule"):
+        o1.plan(
+            _peft_model(16, init_lora_weights=start),
+            base=_peft_model(4, init_lora_weights=start),
+            lr=1.0,
+        )
 
 
 @pytest.mark.parametrize("dora", [False, True])

@@ -6,6 +6,8 @@ the adapter (alpha / r, alpha / sqrt(r)) is read from the forward code of base a
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import takewhile
+from math import prod
 
 from orderone.core.errors import InputError, without_code
 from orderone.core.roles import Role
@@ -106,8 +108,11 @@ def _multiplier(b: Draft, facts: ForwardFacts, part: AdapterPart) -> float:
 
 
 def _check_product(drafts: Drafts, name: str, part: AdapterPart) -> None:
-    """Raise an InputError if both matrices of the base start away from zero."""
-    if drafts[name].base.rms and drafts[part.partner].base.rms:
+    """Raise an InputError if both matrices of the base start away from zero, and so does their
+    product."""
+    if not drafts[name].base.rms or not drafts[part.partner].base.rms:
+        return
+    if not _has_zero_gain(drafts, name, part):
         message = (
             f"rank: {name} and {part.partner} both start away from zero (as in PiSSA or OLoRA, or"
             " after training), so that the adapter is part of the pretrained model, and other"
@@ -115,3 +120,16 @@ def _check_product(drafts: Drafts, name: str, part: AdapterPart) -> None:
             " and do not call apply"
         )
         raise InputError(message, "adapter-not-zero", argument="rank_rule")
+
+
+def _has_zero_gain(drafts: Drafts, name: str, part: AdapterPart) -> bool:
+    """Return whether a gain of the rank starts at zero between the matrices (AdaLoRA's B E A x)."""
+    pairs = zip(name.split("."), part.partner.split("."), strict=False)
+    container = [first for first, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    for other, draft in drafts.items():
+        if other in (name, part.partner) or other.split(".")[: len(container)] != container:
+            continue
+        sizes = (prod(draft.evidence.base_shape), prod(draft.evidence.item.shape))
+        if sizes == tuple(part.rank) and draft.evidence.item.tensor.requires_grad:
+            return not draft.base.rms
+    return False

@@ -125,7 +125,10 @@ class Recorder(TorchDispatchMode):
         self.sharing: dict[int, list[Value]] = {}  # by the memory the tensor is in
         for name, parameter in parameters.items():
             axes = tuple((axis,) for axis in range(parameter.ndim))
-            self._remember(Value(parameter, Level.PARAMETER, weights={name: axes}))
+            level = Level.PARAMETER
+            if parameter.numel() == 1 and not parameter.requires_grad:
+                level = Level.CONSTANT  # a number that is kept as a parameter, such as a scale
+            self._remember(Value(parameter, level, weights={name: axes}))
         for tensor in tensors_in(inputs):
             self._remember(self._made(Step("stop", fed=True), [], tensor))
 
