@@ -57,6 +57,7 @@ __all__ = [
     "CHILD_MODULES",
     "CHILD_SCHEDULERS",
     "MODULE_HOOKS",
+    "NATIVE_MODULE",
     "RESET_PARAMETERS",
     "RNN_WEIGHT_LISTS",
     "SEQUENTIAL_MILESTONES",
@@ -342,6 +343,7 @@ TENSOR_VERSION = frozenset([attrgetter("_version")(Tensor).__get__])
 
 # Module of Tensor's methods that are written in Python: stacked training inspects them; all.
 TENSOR_METHODS_MODULE = "torch._tensor"
+NATIVE_MODULE = "torch._C"  # home of functions written in C++: stacked training; all
 
 # Functions that torch.utils.checkpoint.checkpoint calls if it is not reentrant: stacked training
 # replaces them. The first is in all versions; 2.15 calls the second and keeps the first for others.

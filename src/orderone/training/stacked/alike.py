@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from orderone.torch_compat import (
+    NATIVE_MODULE,
     RNN_WEIGHT_LISTS,
     backward_hook_registry,
     backward_pre_hook_registry,
@@ -147,7 +148,7 @@ def has_user_code(model: nn.Module) -> bool:
                 held.append(value)
         for value in held:
             home = getattr(value, "__module__", None) or type(value).__module__
-            if not str(home).startswith(("torch.nn.", "torch._C", "orderone.planning.")):
+            if not str(home).startswith(("torch.nn.", NATIVE_MODULE, "orderone.planning.")):
                 return True
     return False
 
