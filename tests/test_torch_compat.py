@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from runpy import run_path
 
@@ -39,6 +40,7 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.endswith("__")
 
 
+@cache
 def private_attributes() -> set[str]:
     names = {name for handled in HANDLED for name in dir(handled) if is_private(name)}
     return names - set(dir(object))
@@ -62,12 +64,13 @@ def names_bound_to_torch(tree: ast.AST) -> set[str]:
 def private_names_of_torch(source: str) -> Iterator[str]:
     """Yield each use of a private name of torch, with its line."""
     tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
     of_torch = names_bound_to_torch(tree)
     of_objects = private_attributes()
     by_string = of_objects - set(dir(torch)) - set(dir(torch.Tensor))  # those name operations
-    own = {node.attr for node in ast.walk(tree) if _is_stored_on_self(node)}  # pyright: ignore[reportAttributeAccessIssue]
-    own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    for node in ast.walk(tree):
+    own = {node.attr for node in nodes if _is_stored_on_self(node)}  # pyright: ignore[reportAttributeAccessIssue]
+    own |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if _is_torch(alias.name) and any(map(is_private, alias.name.split("."))):
@@ -77,7 +80,7 @@ def private_names_of_torch(source: str) -> Iterator[str]:
                 if any(map(is_private, [*str(node.module).split("."), alias.name])):
                     yield f"line {node.lineno}: from {node.module} import {alias.name}"
         elif isinstance(node, ast.Attribute) and is_private(node.attr):
-            is_own = node.attr in own and ast.unparse(node.value) == "self"
+            is_own = node.attr in own and _is_self(node.value)
             if _root(node) in of_torch or (node.attr in of_objects and not is_own):
                 yield f"line {node.lineno}: {ast.unparse(node)}"
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -92,10 +95,12 @@ def _is_torch(module: str | None) -> bool:
 
 def _is_stored_on_self(node: ast.AST) -> bool:
     return (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Store)
-        and ast.unparse(node.value) == "self"
+        isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value)
     )
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def _root(node: ast.expr) -> str | None:

@@ -2,6 +2,7 @@
 larger or more."""
 
 from fractions import Fraction as F
+from functools import cache
 
 import numpy as np
 import pytest
@@ -13,18 +14,24 @@ from orderone.theory.exponents import Attention
 WIDTHS, SEEDS, FIXED_HEAD = (64, 128, 256, 512, 1024, 2048), 24, 16
 
 
-def scores(n: int, head: int, power: float, seed: int, qk_norm: bool) -> tuple[float, float]:
-    """|s| at initialization and |Δs| after one step of size 1/n up the gradient of the score."""
+@cache
+def network(n: int, head: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Two inputs of random weights, the query of the first and the key of the second."""
     rng = np.random.default_rng(seed)
     x, y = rng.normal(size=(2, n))
     Wq, Wk = rng.normal(size=(2, head, n)) / np.sqrt(n)
+    return x, y, Wq @ x, Wk @ y
+
+
+def scores(n: int, head: int, power: float, seed: int, qk_norm: bool) -> tuple[float, float]:
+    """|s| at initialization and |Δs| after one step of size 1/n up the gradient of the score."""
+    x, y, q, k = network(n, head, seed)
 
     def score(q, k):
         if qk_norm:
             q, k = (v / np.sqrt(np.mean(v**2)) for v in (q, k))
         return q @ k / head**power
 
-    q, k = Wq @ x, Wk @ y
     step = 0.1 / n  # Adam's largest stable hidden rate
     moved = score(q + step * np.sign(k) * np.abs(x).sum(), k + step * np.sign(q) * np.abs(y).sum())
     return abs(score(q, k)), abs(moved - score(q, k))
