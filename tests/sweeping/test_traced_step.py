@@ -1,7 +1,7 @@
 """A traced step computes what the stack computes, and one program serves many stacks."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ class Small(nn.Module):
         return self.linear(self.table(ids).tanh())
 
 
-def stack_of(name: str, seed: int = 0, clip: float | None = None) -> Stack:
+def stack_of(name: str, seed: int = 0, clip: float | Sequence[float] | None = None) -> Stack:
     models: list[nn.Module] = []
     optimizers: list[Optimizer] = []
     for k in range(MEMBERS):
@@ -52,7 +52,7 @@ def batch_of(seed: int) -> tuple[Tensor, Tensor]:
     return x, x.roll(1, -1)
 
 
-@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize("clip", [None, 0.1, (0.1, 10.0, 0.01)])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_traced_step_is_the_step_of_the_stack(name, clip):
     stack = stack_of(name, clip=clip)
@@ -71,6 +71,26 @@ def test_the_operations_hold_no_tensors_of_the_stack():
     step = TracedStep(stack_of("adamw"), batch_of(0))
     assert not [node for node in step.operations.graph.nodes if node.op == "get_attr"]
     assert not list(step.operations.buffers())
+
+
+def test_members_are_clipped_by_their_norms():
+    clips = [0.1, 10.0, 0.01]
+    stack = stack_of("sgd", clip=clips)
+    x, y = batch_of(0)
+    stack.step((x, y))
+    for k, clip in enumerate(clips):
+        torch.manual_seed(k)
+        model = Small()
+        optimizer = OPTIMIZERS["sgd"](model, k)
+        nn.functional.cross_entropy(model(x[k]).flatten(0, 1), y[k].flatten()).backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+        assert (float(norm) > clip) == (k != 1)
+        optimizer.step()
+        for name, p in model.named_parameters():
+            assert torch.allclose(stack.parameters[name][k], p, rtol=1e-6, atol=1e-8)
+    stack.keep([2])
+    assert stack.clip is not None
+    assert stack.clip.tolist() == [0.01]
 
 
 @pytest.mark.parametrize("name", ["adamw", "adafactor"])
@@ -119,10 +139,10 @@ def test_stacks_with_other_settings_share_a_program(name, monkeypatch):
     monkeypatch.setattr(compiling, "compile_graph", compile_graph)
     compiling.forget_programs()
     for seed in range(2):
-        stack = stack_of(name, seed)
+        stack = stack_of(name, seed, clip=0.5 + seed)
         for settings in stack.optimizer.settings.values():
             settings["lr"].mul_(seed + 1)
-        expected = stack_of(name, seed)
+        expected = stack_of(name, seed, clip=0.5 + seed)
         for settings in expected.optimizer.settings.values():
             settings["lr"].mul_(seed + 1)
         expected.optimizer._gather()

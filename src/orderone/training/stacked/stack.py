@@ -39,7 +39,7 @@ class Stack:
         device: Where to train; by default the device of the first model.
         precision: torch.bfloat16 or torch.float16 for mixed precision (float16 with a scale of the
             loss for each member); None computes in the precision of the tensors.
-        clip: Largest norm of a member's gradient.
+        clip: Largest norm of a member's gradient, or one for each member.
         compile: Compile captured steps (`CapturedStep`); `step` itself is not compiled.
     """
 
@@ -51,7 +51,7 @@ class Stack:
         loss: Loss | None = None,
         device: torch.device | str | None = None,
         precision: torch.dtype | None = None,
-        clip: float | None = None,
+        clip: float | Sequence[float] | None = None,
         compile: bool = False,
     ):
         must_be_alike(models)
@@ -71,7 +71,9 @@ class Stack:
         self.scale: LossScale | None = None
         if precision == torch.float16:
             self.scale = LossScale(device, len(models))
-        self.clip = clip
+        self.clip: Tensor | None = None  # (K,): a compiled program serves other values, too
+        if clip is not None:
+            self.clip = torch.tensor(clip, dtype=torch.float64, device=device).expand(len(models))
         self.compile = compile
 
     def __len__(self) -> int:
@@ -249,6 +251,8 @@ class Stack:
         self.parameters = parameters
         self.buffers = {name: buffer[chosen].clone() for name, buffer in self.buffers.items()}
         self.optimizer.keep(chosen, self.parameters)
+        if self.clip is not None:
+            self.clip = self.clip[chosen]
         if self.scale is not None:
             self.scale.keep(chosen)
 
@@ -257,10 +261,12 @@ class Stack:
         return {name: tensor[k].detach().clone() for name, tensor in self.tensors.items()}
 
 
-def _clip(gradients: Iterable[Tensor], largest: float) -> None:
+def _clip(gradients: Iterable[Tensor], largest: Tensor) -> None:
     """Clip the gradient of each member separately, like torch.nn.utils.clip_grad_norm_."""
     gradients = list(gradients)
     norms = torch.stack([member_norm(g).flatten() for g in gradients])
-    scale = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
+    norm = torch.linalg.vector_norm(norms, dim=0)
+    # torch divides a number by a tensor in this way
+    scale = ((norm + 1e-6).reciprocal() * largest.to(norm.dtype)).clamp(max=1.0)
     for g in gradients:
         g.mul_(scale.to(g.dtype).view(-1, *[1] * (g.dim() - 1)))

@@ -223,7 +223,10 @@ class FastPaths(TorchFunctionMode):
     def stacked(self, x: Tensor) -> Tensor:
         """Return (K, ...); for a tensor that all members share, K views."""
         if self.mapped(x):
-            return get_unwrapped(x).movedim(maybe_get_bdim(x), 0)
+            axis = maybe_get_bdim(x)
+            if axis == 0:
+                return get_unwrapped(x)  # an operation less to record, differentiate and compile
+            return get_unwrapped(x).movedim(axis, 0)
         return x.expand(self.members, *x.shape)
 
 
