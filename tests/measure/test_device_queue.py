@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import orderone as o1
 from orderone.measure import recording
-from orderone.observe import moments, step_recorder
-from orderone.observe.moments import DeviceQueue, device_sizes
+from orderone.observe import device_queue, moments, step_recorder
+from orderone.observe.device_queue import DeviceQueue, device_sizes
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
@@ -70,7 +70,7 @@ def test_the_kernel_squares_what_single_precision_cannot(size):
 def test_waiting_tensors_are_sized_in_any_number_of_batches(device, monkeypatch):
     tensors = [torch.randn(100 + k, dtype=DTYPES[k % 4], device=device) for k in range(40)]
     for memory in (0, 10_000, 2**27):
-        monkeypatch.setattr(moments, "memory", lambda device, memory=memory: memory)
+        monkeypatch.setattr(device_queue, "memory", lambda device, memory=memory: memory)
         ledger = DeviceQueue()
         for k, x in enumerate(tensors):
             ledger.hold(k, x.numel(), x, copy=False)
@@ -164,7 +164,7 @@ def same(one, two) -> None:
 def test_a_probe_of_another_device_records_the_same_as_on_the_host(
     everything_on_another_device, monkeypatch, options, room
 ):
-    for module in (moments, recording):
+    for module in (device_queue, recording):
         monkeypatch.setattr(module, "memory", lambda device: room)
     found = recorded(**options)
     monkeypatch.undo()
@@ -175,7 +175,7 @@ def test_with_little_memory_rows_are_missing_at_most_once_and_none_is_wrong(
     everything_on_another_device, monkeypatch
 ):
     """A tensor may be sized before it is overwritten in one step, and after it in the next."""
-    for module in (moments, recording):
+    for module in (device_queue, recording):
         monkeypatch.setattr(module, "memory", lambda device: 1000)
     found = recorded(steps=8)
     monkeypatch.undo()

@@ -15,9 +15,9 @@ from orderone.measure.inputs import CallInput
 from orderone.measure.noise_scale import NoiseMeter, NoiseScale
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import repeatable
+from orderone.observe.device_queue import memory
 from orderone.observe.hooks import Identities, is_own, watching, watching_scores
 from orderone.observe.inventory import inventory, unwrap
-from orderone.observe.moments import is_here, is_measurable, is_plain, memory
 from orderone.observe.precision import SINGLE, Precision
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import (
@@ -28,6 +28,7 @@ from orderone.observe.step_recorder import (
     StepRecorder,
     Updates,
 )
+from orderone.observe.tensor_facts import is_here, is_measurable, is_plain
 from orderone.observe.trace import call_with
 from orderone.torch_compat import current_graph_task, is_inside_compiled_call
 

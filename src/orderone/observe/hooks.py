@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from orderone.observe.inventory import modules_by_name
-from orderone.observe.moments import is_measurable, version
 from orderone.observe.quantities import Quantity
+from orderone.observe.tensor_facts import is_measurable, version
 from orderone.torch_compat import DisableTorchFunction, tree_leaves
 
 Sink = Callable[[str, Quantity, Tensor], None]  # module, input or output, tensor

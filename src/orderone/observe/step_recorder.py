@@ -15,17 +15,9 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from orderone.observe.hooks import Identities
-from orderone.observe.moments import (
-    FEW,
-    Ledger,
-    Moments,
-    SentMoments,
-    is_here,
-    is_measurable,
-    local,
-    version,
-)
+from orderone.observe.moments import FEW, Ledger, Moments, SentMoments
 from orderone.observe.quantities import Quantity
+from orderone.observe.tensor_facts import is_here, is_measurable, local, version
 from orderone.torch_compat import (
     flatten_dense_tensors,
     foreach_add_,

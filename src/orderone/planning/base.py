@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import InputError
 from orderone.observe.inventory import Item, clean, inventory, shapes_of, unwrap
-from orderone.observe.moments import is_plain
+from orderone.observe.tensor_facts import is_plain
 from orderone.planning.counterparts import stack_of
 from orderone.planning.roles.vocabulary import TORCH_DEFAULT_INIT
 from orderone.seeding import seeded
