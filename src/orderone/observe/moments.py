@@ -6,10 +6,11 @@ change them. Tensors on other devices wait in a `DeviceQueue`.
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from orderone.observe.device_queue import DeviceQueue, Transfer
@@ -22,6 +23,7 @@ SUMMED: set[torch.dtype] = {*WIDE, torch.float32, torch.float64}
 FEW = 2**12  # entries; for fewer, the overhead of a call exceeds its work
 # range of entries; single precision can represent the sum of 10^12 of their squares
 SQUARABLE = (1e-16, 1e13)
+PIECE = 2**16  # entries whose squares are added up in the precision of the tensor
 
 
 class Moments(NamedTuple):
@@ -189,7 +191,7 @@ def _numbers(x: Tensor) -> Tensor:
 def _here(count: int, x: Tensor) -> Moments:
     """Size a tensor on the host.
 
-    BLAS computes the sum of squares faster and more precisely than torch.
+    BLAS computes the sum of squares faster than torch.
     """
     if x.dtype in WIDE:
         x = x.float()
@@ -200,8 +202,19 @@ def _here(count: int, x: Tensor) -> Moments:
     readable = x.is_contiguous() and not x.is_neg() and not under_torch_func
     if not (squarable and readable):
         return _carefully(count, x, largest)
-    flat = x.numpy().reshape(-1)
-    return Moments(count, float(np.dot(flat, flat)), x.sum().item(), largest, float(count))
+    return Moments(count, _squares(x.numpy().reshape(-1)), x.sum().item(), largest, float(count))
+
+
+def _squares(flat: NDArray[np.floating[Any]]) -> float:
+    """Return the sum of squares; pieces are added up in double precision.
+
+    BLAS adds up all of a vector in its own precision: of 5 * 10^7 numbers it loses 1e-3.
+    """
+    total = 0.0
+    for start in range(0, len(flat), PIECE):
+        piece = flat[start : start + PIECE]
+        total += float(np.dot(piece, piece))
+    return total
 
 
 def _carefully(count: int, x: Tensor, largest: float) -> Moments:
