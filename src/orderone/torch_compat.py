@@ -5,6 +5,7 @@ versions are 2.11 to 2.15. A name has the versions in its comment; "all" means a
 When a new version of torch drops a name, this is the only file to change.
 """
 
+import copy
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, MutableMapping, Sequence
@@ -56,6 +57,8 @@ __all__ = [
     "CHECKPOINT_GENERATORS",
     "CHILD_MODULES",
     "CHILD_SCHEDULERS",
+    "COMPILED_CALL",
+    "COMPILED_FORWARD",
     "MODULE_HOOKS",
     "NATIVE_MODULE",
     "RESET_PARAMETERS",
@@ -65,13 +68,18 @@ __all__ = [
     "TENSOR_VERSION",
     "DisableTorchFunction",
     "OpOverload",
+    "TooManyGraphsError",
     "TorchDispatchMode",
     "WeightNormParametrization",
     "add_batch_dim",
     "backward_hook_registry",
     "backward_pre_hook_registry",
     "buffer_registry",
+    "compilation_errors",
+    "compilation_reason",
     "compile_graph",
+    "compiled_wrapper",
+    "compiler_context",
     "compiler_options",
     "current_graph_task",
     "current_raw_cuda_stream",
@@ -88,6 +96,7 @@ __all__ = [
     "fused_adamw_",
     "get_unwrapped",
     "grouped_mm_operation",
+    "has_backend",
     "has_gradient",
     "has_gradient_hooks",
     "is_batchedtensor",
@@ -103,6 +112,7 @@ __all__ = [
     "outside_vmap",
     "parameter_registry",
     "peek_interpreter_stack",
+    "recording_program",
     "rnn_flat_weights",
     "set_rnn_flat_weights",
     "set_vmap_fallback_warning",
@@ -368,6 +378,92 @@ def is_inside_compiled_call() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+# --- compiled modules ----------------------------------------------------------------------------
+
+# Attribute of the wrapper that torch.compile returns, and of a module after Module.compile: the
+# function that runs the compiled program. Probe; all.
+COMPILED_FORWARD = "forward"
+COMPILED_CALL = "_compiled_call_impl"
+
+
+def compiled_wrapper(module: nn.Module) -> bool:
+    """Return whether a module is a wrapper that torch.compile returned: probe. All."""
+    if not is_dynamo_imported():
+        return False
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    return isinstance(module, OptimizedModule)
+
+
+def compiler_context(module: nn.Module) -> Any:
+    """Return the context of a compiled module (its backend and options), or None: probe. All."""
+    if compiled_wrapper(module):
+        return getattr(module, "dynamo_ctx", None)
+    call = getattr(module, COMPILED_CALL, None)
+    if call is None:
+        return None
+    closure = dict(zip(call.__code__.co_freevars, call.__closure__ or (), strict=True))
+    if "self" not in closure:
+        return None
+    return closure["self"].cell_contents
+
+
+def has_backend(context: Any) -> bool:
+    """Return whether a context compiles with a backend that can be used again: probe. All."""
+    return context is not None and callable(getattr(context, "callback", None))
+
+
+class TooManyGraphsError(RuntimeError):
+    """A program consists of too many graphs."""
+
+
+class _RecordingBackend:
+    """The backend of a user as another object, so that its programs are kept apart."""
+
+    def __init__(self, backend: Any, most_graphs: int):
+        self.backend: Any = backend
+        self.graphs_left: int = most_graphs
+        # programs that are replayed from a CUDA graph would run no custom operations
+        options = getattr(backend, "config", None)
+        if isinstance(options, dict) and options.get("triton.cudagraphs"):
+            self.backend = copy.copy(backend)
+            self.backend.config = {**options, "triton.cudagraphs": False}
+
+    def __call__(self, graph: Any, inputs: Any, **options: Any) -> Any:
+        if not self.graphs_left:
+            raise TooManyGraphsError("too many graph breaks or shapes")
+        self.graphs_left -= 1
+        return self.backend(graph, inputs, **options)
+
+
+def recording_program(context: Any, most_graphs: int) -> Callable[..., Any]:
+    """Return a function of a module and its arguments: a second compiled program of the module.
+
+    It has the backend and the dynamic shapes of the first. Compiled code is looked up by the
+    identity of the backend. Hooks of the module itself run outside of the program. More graphs than
+    `most_graphs` are refused by a compilation error. Probe; all.
+    """
+    from torch._dynamo.eval_frame import innermost_backend
+
+    backend = _RecordingBackend(innermost_backend(context.callback), most_graphs)
+    dynamic = getattr(context, "_dynamic", None)
+    return torch.compile(nn.Module.__call__, backend=backend, dynamic=dynamic)
+
+
+def compilation_reason(error: Exception) -> str:
+    """Return the first line of what went wrong in a compilation: probe. All."""
+    cause: object = getattr(error, "inner_exception", None) or error
+    lines = str(cause).strip().splitlines() or [type(cause).__name__]
+    return lines[0][:200]
+
+
+def compilation_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of torch.compile: probe. All."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    return (TorchDynamoException,)
 
 
 def is_dynamo_imported() -> bool:

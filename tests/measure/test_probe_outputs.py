@@ -196,3 +196,21 @@ def test_frozen_and_odd_parameters():
     assert {q for _, name, q in found if name == "1.weight"} == {"weight", "gradient", "update"}
     assert not {name for _, name, _ in found} & {"1.codes", "1.none"}
     assert (0, "0", "output gradient") not in found
+
+
+class Halves(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x[:, :2].clone(), x[:, 2:].clone()
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:  # type: ignore[override]
+        return torch.cat([first, second], 1)
+
+
+def test_an_output_that_nothing_uses_has_no_gradient():
+    """torch calls the hooks of an unused output of a function without a gradient."""
+    model = Outer(Halves.apply, lambda halves: halves[1])  # type: ignore[arg-type]
+    frame = train(model, adamw(model))
+    inner = frame[frame["module"] == "inner"]
+    assert set(inner.quantity) == {"input", "output"}

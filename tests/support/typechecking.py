@@ -25,7 +25,8 @@ with patch.object(random, "getrandbits", random.Random(0).getrandbits):
 
 CHECKER = "__type_checker__"  # the name of this module within the modules that it checks
 CALLED = "__beartype_func"  # the parameter of beartype's wrappers that has the function to call
-VERSION = 1  # of what is written into sources: older bytecode is not read
+UNCHECKED = "no_type_check"  # decorator of typing: for functions that a compiler reads
+VERSION = 2  # of what is written into sources: older bytecode is not read
 
 
 def checked(function: Any) -> Any:
@@ -185,7 +186,8 @@ class _Decorate(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """Decorate a function first: other decorators may hide its annotations."""
         self.generic_visit(node)
-        node.decorator_list.append(_decorator("checked", node))
+        if not any(isinstance(x, ast.Name) and x.id == UNCHECKED for x in node.decorator_list):
+            node.decorator_list.append(_decorator("checked", node))
         return node
 
 

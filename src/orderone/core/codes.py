@@ -427,6 +427,12 @@ CHECK = {
         " gradients), each on other samples. orderone.noise_scale(model, batches) makes them. A"
         " check along the batch size or the tokens needs other samples at every step, too."
     ),
+    "probe-uncompiled": (
+        "A probe records the steps of a compiled model in a second compiled program. For this model"
+        " that is not possible, and the message says why; its recorded steps run uncompiled. The"
+        " records are right, but a recorded step takes longer. Graph breaks in the model are a"
+        " frequent reason. A larger `every` or fewer `quantities` make the probe cheaper."
+    ),
     "same-shapes": (
         "The function `build` returns models of the same shapes for every size, so there is nothing"
         " to compare. Make the model's layers depend on the argument of `build`."

@@ -61,8 +61,9 @@ def probe(
     """Record the sizes of everything in `model` while it trains, in a table `.frame`.
 
     Args:
-        model: Any nn.Module. A compiled model runs uncompiled in the steps that record passes. In a
-            model wrapped in DistributedDataParallel, every process records its activations.
+        model: Any nn.Module. A compiled model stays compiled: from the second recorded step on, a
+            second program records the passes. In a model wrapped in DistributedDataParallel, every
+            process records its activations.
         optimizer: The optimizer whose `step` ends a step. Without an optimizer, every forward pass
             is a step, and there are no updates.
         batch: A fixed batch (tensor, tuple, or dict of keyword arguments) for `change`. After every

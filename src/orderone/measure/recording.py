@@ -16,8 +16,15 @@ from orderone.measure.noise_scale import NoiseMeter, NoiseScale
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import repeatable
 from orderone.observe.device_queue import memory
-from orderone.observe.hooks import Identities, is_own, watching, watching_scores
-from orderone.observe.inventory import inventory, unwrap
+from orderone.observe.hooks import (
+    Identities,
+    ModuleHooks,
+    is_own,
+    uncompiled,
+    watching,
+    watching_scores,
+)
+from orderone.observe.inventory import inventory, modules_by_name, unwrap
 from orderone.observe.precision import SINGLE, Precision
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import (
@@ -30,10 +37,17 @@ from orderone.observe.step_recorder import (
 )
 from orderone.observe.tensor_facts import is_here, is_measurable, is_plain
 from orderone.observe.trace import call_with
-from orderone.torch_compat import current_graph_task, is_inside_compiled_call
+from orderone.torch_compat import (
+    current_graph_task,
+    is_dynamo_imported,
+    is_inside_compiled_call,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from orderone.observe.compiled_regions import PassKind
+    from orderone.observe.pass_program import CollectedPass
 
 DEFAULT = (
     Quantity.INPUT,
@@ -104,6 +118,7 @@ class Probe:
         self._now = self._due_now()  # the quantities that this step records
         self._heard = self._recorded_in_training(self._now)  # in training passes of this step
         self._has_begun = False
+        self._has_begun_pass = False  # True during a pass of a compiled module
         self._comparing = False  # True during a pass on the fixed batch
         self._passes: ExitStack | None = None  # hooks and modes, while passes are watched
         self._may_rest = False  # True if passes need not be watched in steps that record none
@@ -193,14 +208,56 @@ class Probe:
         is_root = is_own(root)
 
         def begin(called: nn.Module, _: object) -> None:
-            if is_root(called):
+            if is_root(called) and not self._has_begun_pass:
                 self._begin()
 
-        stack.callback(root.register_forward_pre_hook(begin).remove)
+        stack.callback(root.register_forward_pre_hook(uncompiled(begin)).remove)
         kinds = (self._of_training_passes | self._compared) & {Quantity.INPUT, Quantity.OUTPUT}
-        stack.enter_context(watching(self.model, self._record, self.wanted, kinds, self._listens))
+        hooks = stack.enter_context(
+            watching(self.model, self._record, self.wanted, kinds, self._listens)
+        )
+        if is_dynamo_imported():
+            self._watch_regions(stack, hooks)
         if self.quantities & {Quantity.SCORES, Quantity.SCORE_CHANGE}:
             stack.enter_context(watching_scores(self.model, self._record_scores))
+
+    def _watch_regions(self, stack: ExitStack, hooks: ModuleHooks) -> None:
+        """Let compiled modules run compiled programs that record their passes."""
+        from orderone.observe.compiled_regions import redirected, regions_of
+        from orderone.observe.pass_survey import Choice
+
+        regions = regions_of(self.model)
+        names = frozenset(name for name in modules_by_name(self.model) if self.wanted(name))
+        choice = Choice(
+            names,
+            Quantity.INPUT in self._of_training_passes,
+            Quantity.OUTPUT_GRADIENT in self.quantities,
+        )
+        stack.enter_context(redirected(self.model, regions, self, hooks, choice))
+
+    def begin_pass(self, is_root: bool) -> "PassKind":
+        """Choose how a pass of a compiled module runs; `is_root` if it is the whole model."""
+        from orderone.observe.compiled_regions import PassKind
+
+        if is_root:
+            self._begin()
+            self._has_begun_pass = True
+        if self._comparing:
+            return PassKind.EAGER
+        is_training = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        if not self._heard or not is_training:
+            return PassKind.UNRECORDED
+        if self.batch is TRAINING or Quantity.SCORES in self._heard:
+            return PassKind.EAGER
+        return PassKind.RECORDED
+
+    def end_pass(self) -> None:
+        """End a pass of a compiled module."""
+        self._has_begun_pass = False
+
+    def collect(self, collected: "CollectedPass") -> None:
+        """Take the records of a pass of a compiled module."""
+        self._recorder.collect(collected)
 
     def _stop_watching(self) -> None:
         if self._passes is not None:

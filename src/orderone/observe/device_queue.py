@@ -17,6 +17,7 @@ from orderone.observe.tensor_facts import version
 from orderone.torch_compat import current_raw_cuda_stream
 
 SHARE = 64  # tensors may wait in 1/SHARE of a device's memory
+MARK = 1.0  # added to the non-finite entries of gradients; where none arrived, sizes are zeros
 MEMORY = 2**27  # bytes, where the size of that memory is not known
 # norm, sum, largest absolute value, number of entries that are not finite
 Size = tuple[float, float, float, float]
@@ -39,6 +40,8 @@ class SizedGroup(NamedTuple):
     counts: Sequence[int]
     sizes: Tensor  # (4, slots)
     arrival: torch.cuda.Event | None = None  # of sizes in transfer
+    # whether MARK was added to the non-finite entries of all tensors that exist
+    marked: bool = False
 
 
 class DeviceQueue:
@@ -108,6 +111,12 @@ class DeviceQueue:
                 SizedGroup(group_slots, group_counts, device_sizes(group_tensors))
             )
 
+    def add_sizes(
+        self, slots: Sequence[int], counts: Sequence[int], sizes: Tensor, marked: bool
+    ) -> None:
+        """Add sizes that were computed elsewhere."""
+        self._launched.append(SizedGroup(slots, counts, sizes, None, marked))
+
     @contextmanager
     def _in_their_stream(self) -> Iterator[None]:
         """Run in the stream that computed the tensors; the current stream then waits for it."""
@@ -124,27 +133,28 @@ class DeviceQueue:
         self.settle()
         launched = self._launched
         self._launched = []
-        by_device: dict[torch.device, list[SizedGroup]] = {}
+        kinds: dict[tuple[torch.device, bool], list[SizedGroup]] = {}
         for group in launched:
-            by_device.setdefault(group.sizes.device, []).append(group)
-        return Transfer([_send(groups) for groups in by_device.values()])
+            kinds.setdefault((group.sizes.device, group.marked), []).append(group)
+        return Transfer([_send(groups) for groups in kinds.values()])
 
 
 def _send(groups: list[SizedGroup]) -> SizedGroup:
-    """Join groups of one device and send them to the host."""
+    """Join groups of one kind and send them to the host."""
     slots: list[int] = []
     counts: list[int] = []
     for group in groups:
         slots += group.slots
         counts += group.counts
     joined = torch.cat([group.sizes for group in groups], 1)
+    marked = groups[0].marked
     if not joined.is_cuda:
-        return SizedGroup(slots, counts, joined.cpu())
+        return SizedGroup(slots, counts, joined.cpu(), None, marked)
     with torch.cuda.device_of(joined):
         arrival = torch.cuda.Event()
         sent = joined.to("cpu", non_blocking=True)
         arrival.record()
-    return SizedGroup(slots, counts, sent, arrival)
+    return SizedGroup(slots, counts, sent, arrival, marked)
 
 
 class Transfer:
@@ -166,11 +176,17 @@ class Transfer:
                 self._groups[position] = group._replace(sizes=ordinary, arrival=None)
 
     def sizes(self) -> Iterator[tuple[int, int, Size]]:
-        """Wait for the sizes, and yield slots, counts and sizes."""
+        """Wait for the sizes, and yield slots, counts and sizes of all tensors that exist."""
         self.wait()
         for group in self._groups:
             rows = zip(*group.sizes.tolist(), strict=True)
-            yield from zip(group.slots, group.counts, rows, strict=True)
+            for slot, count, (norm, total, largest, bad) in zip(
+                group.slots, group.counts, rows, strict=True
+            ):
+                if not group.marked:
+                    yield slot, count, (norm, total, largest, bad)
+                elif bad >= MARK:
+                    yield slot, count, (norm, total, largest, bad - MARK)
 
 
 def device_sizes(tensors: Sequence[Tensor]) -> Tensor:

@@ -11,6 +11,7 @@ the scores are computed from its queries and keys. Masked entries are left out.
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,10 +23,12 @@ from torch.utils.hooks import RemovableHandle
 from orderone.observe.inventory import modules_by_name
 from orderone.observe.quantities import Quantity
 from orderone.observe.tensor_facts import is_measurable, version
-from orderone.torch_compat import DisableTorchFunction, tree_leaves
+from orderone.torch_compat import DisableTorchFunction, is_dynamo_imported, tree_leaves
 
 Sink = Callable[[str, Quantity, Tensor], None]  # module, input or output, tensor
 TorchFunction = Callable[..., Any]
+Hook = Callable[..., Any]
+HookMaker = Callable[[], Iterable[RemovableHandle]]  # registers the hooks of one module
 _SOFTMAX = {torch.softmax, functional.softmax, Tensor.softmax, torch.special.softmax}
 _FUSED = functional.scaled_dot_product_attention
 _CALLED_BY_TORCH = {"softmax": functional.softmax, "scaled_dot_product_attention": _FUSED}
@@ -42,21 +45,52 @@ def watching(
     wanted: Callable[[str], bool] = lambda name: True,
     kinds: Collection[Quantity] = (Quantity.INPUT, Quantity.OUTPUT),
     listens: Callable[[Quantity], bool] = lambda quantity: True,
-) -> Iterator[None]:
+) -> Iterator["ModuleHooks"]:
     """Send every call of every module with a `wanted` name to `sink`, while `listens` is true.
 
     Compiled code calls no hooks: inside the context the model runs eagerly.
     """
-    handles: list[RemovableHandle] = []
+    makers: dict[str, HookMaker] = {}
+    for name, module in modules_by_name(model).items():
+        if wanted(name):
+            makers[name] = partial(_hooks, name, module, sink, kinds, listens)
+    hooks = ModuleHooks(makers)
     try:
-        for name, module in modules_by_name(model).items():
-            if wanted(name):
-                handles += _hooks(name, module, sink, kinds, listens)
+        hooks.register(makers)
         with as_written():
-            yield
+            yield hooks
     finally:
-        for handle in handles:
-            handle.remove()
+        hooks.remove(makers)
+
+
+class ModuleHooks:
+    """Hooks on modules by their names; `paused` removes them for a while."""
+
+    def __init__(self, makers: Mapping[str, HookMaker]):
+        self._makers = makers
+        self._handles: dict[str, list[RemovableHandle]] = {}
+
+    def register(self, names: Iterable[str]) -> None:
+        """Register the hooks of these modules."""
+        for name in names:
+            self._handles[name] = []
+            self._handles[name] += self._makers[name]()
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove the hooks of these modules."""
+        for name in names:
+            for handle in self._handles.pop(name, ()):
+                handle.remove()
+
+    @contextmanager
+    def paused(self, keep: str | None = None) -> Iterator[None]:
+        """Remove all hooks inside the context, except those on one module."""
+        names = [name for name in self._handles if name != keep]
+        self.remove(names)
+        try:
+            yield
+        finally:
+            self.register(names)
 
 
 def as_written() -> AbstractContextManager[object]:
@@ -95,9 +129,16 @@ def _hooks(
                     sink(name, Quantity.OUTPUT, signal)
 
     if Quantity.INPUT in kinds:
-        yield module.register_forward_pre_hook(before, with_kwargs=True)
+        yield module.register_forward_pre_hook(uncompiled(before), with_kwargs=True)
     if Quantity.OUTPUT in kinds:
-        yield module.register_forward_hook(after)
+        yield module.register_forward_hook(uncompiled(after))
+
+
+def uncompiled(hook: Hook) -> Hook:
+    """Return a hook that torch.compile leaves alone where it calls it outside of a program."""
+    if not is_dynamo_imported():
+        return hook
+    return torch.compiler.disable(hook)
 
 
 def is_own(module: nn.Module) -> Callable[[nn.Module], bool]:

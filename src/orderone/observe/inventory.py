@@ -160,13 +160,17 @@ class Item:
 
 def unwrap(model: nn.Module) -> nn.Module:
     """Return the model inside torch.compile and DistributedDataParallel."""
-    while True:
-        if isinstance(model, (DataParallel, DistributedDataParallel)):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
+    *_, inner = wrappers(model)
+    return inner
+
+
+def wrappers(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield a model, what is inside of it, and so on to the model without wrappers."""
+    yield model
+    if isinstance(model, (DataParallel, DistributedDataParallel)):
+        yield from wrappers(model.module)
+    elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+        yield from wrappers(inner)
 
 
 def clean(name: str) -> str:

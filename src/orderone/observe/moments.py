@@ -5,7 +5,7 @@ change them. Tensors on other devices wait in a `DeviceQueue`.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orderone.observe.device_queue import DeviceQueue, Transfer
+from orderone.observe.device_queue import DeviceQueue, Transfer, device_sizes
 from orderone.observe.tensor_facts import is_here, local
 from orderone.torch_compat import peek_interpreter_stack
 
@@ -131,6 +131,17 @@ class Ledger:
         self.queue.launch(slots, [x.numel() for x in numbers], numbers)
         return slots
 
+    def add_sizes(self, counts: Sequence[int], sizes: Tensor, marked: bool = False) -> range:
+        """Add tensors that were sized elsewhere, (4, tensors).
+
+        `marked` sizes are of gradients; those without a mark did not arrive, and have no moments.
+        """
+        first = len(self._slots)
+        self._slots += [NOTHING] * len(counts)
+        slots = range(first, len(self._slots))
+        self.queue.add_sizes(slots, counts, sizes, marked)
+        return slots
+
     def keep(self, x: Tensor, count: int | None = None) -> int:
         """Add a tensor that does not change before `settle`, which sizes it.
 
@@ -176,6 +187,15 @@ class Ledger:
 
 
 # --- tensors on the host --------------------------------------------------------------------------
+
+
+def sizes_of(x: Tensor) -> Tensor:
+    """Return norm, sum, largest absolute value and non-finite entries: (4,), double."""
+    x = _numbers(x)
+    if not is_here(x):
+        return device_sizes([x])[:, 0]
+    entries, squares, total, largest, finite = _here(x.numel(), x)
+    return torch.tensor([math.sqrt(squares), total, largest, entries - finite], dtype=torch.float64)
 
 
 def _numbers(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ are differences to copies from before a step or from a first pass.
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from orderone.torch_compat import (
     foreach_sub,
     unflatten_dense_tensors,
 )
+
+if TYPE_CHECKING:
+    from orderone.observe.pass_program import CollectedPass
 
 Key = tuple[str, Quantity]  # module or tensor, quantity
 Row = tuple[int, str, Quantity, Moments]  # step, module or tensor, quantity
@@ -46,7 +49,7 @@ class Step(NamedTuple):
         """Yield the entries, without those that have overwritten parts."""
         moments = self.sent.moments()
         for key, slot in zip(self.keys, self.slots, strict=True):
-            if key not in self.incomplete:
+            if key not in self.incomplete and moments[slot].entries:
                 yield key, moments[slot]
 
     def rows(self) -> Iterator[Row]:
@@ -119,6 +122,8 @@ class StepRecorder:
         self._to_size: dict[Key, Tensor] = {}  # on other devices, to be sized together
         self._incomplete: set[Key] = set()
         self._gradients: dict[int, list[int]] = {}  # slots of gradients by the slot of the output
+        self._passes: list[CollectedPass] = []  # of compiled programs
+        self._collected: list[tuple[Key, int]] = []
         self._hooks: list[RemovableHandle] = []
 
     # --- tensors of a pass ------------------------------------------------------------------------
@@ -162,12 +167,47 @@ class StepRecorder:
         """
         recorder = weakref.ref(self)
 
-        def hook(gradient: Tensor) -> None:
+        def hook(gradient: Tensor | None) -> None:
+            # None: a function has other outputs, and only those are used
             owner = recorder()
-            if owner is not None and gradient.layout == torch.strided:
+            if owner is None or gradient is None:
+                return
+            if gradient.layout == torch.strided:
                 owner._gradients[slot].append(owner._slot_of(gradient, key))
 
         return hook
+
+    # --- passes of compiled programs --------------------------------------------------------------
+
+    def collect(self, collected: "CollectedPass") -> None:
+        """Record what a compiled program has recorded of its pass; its gradients come later."""
+        slots = self.ledger.add_sizes(collected.counts, collected.sizes)
+        for key, number in collected.entries():
+            self._collected.append((key, slots[number]))
+        if collected.rows is None:
+            return
+        self._passes.append(collected)
+        recorder = weakref.ref(self)
+
+        def hook(gradient: Tensor) -> None:
+            collected.has_arrived = True
+            owner = recorder()
+            if owner is not None:
+                owner._collect_gradients(collected, gradient)
+
+        self._hooks.append(collected.rows.register_hook(hook))
+
+    def _collect_gradients(self, collected: "CollectedPass", sizes: Tensor) -> None:
+        keys: list[Key] = []
+        rows: list[int] = []
+        counts: list[int] = []
+        for key, row, count in collected.gradients():
+            keys.append(key)
+            rows.append(row)
+            counts.append(count)
+        chosen = sizes.detach().T[:, rows]
+        slots = self.ledger.add_sizes(counts, chosen, marked=True)
+        self._collected += zip(keys, slots, strict=True)
 
     # --- tensors of the model ---------------------------------------------------------------------
 
@@ -207,6 +247,8 @@ class StepRecorder:
 
     def end(self, number: int) -> Step:
         """Return the records of the step; the numbers may still be in transfer."""
+        for collected in self._passes:
+            collected.end()
         sent = self.ledger.send()
         queue = self.ledger.queue
         entries = [*self._entries, *self._gradient_entries()]
@@ -217,7 +259,7 @@ class StepRecorder:
                 self.drop(key)
         keys: list[Key] = []
         slots: list[int] = []
-        for key, slot in entries:
+        for key, slot in [*entries, *self._collected]:
             if key[1] in self.quantities:
                 keys.append(key)
                 slots.append(slot)
