@@ -263,3 +263,69 @@ def test_train_removes_temporary_files_of_dead_writers(tmp_path):
     assert not left.exists()
     assert other.exists()
     assert living.exists()
+
+
+# --- state that acts later ------------------------------------------------------------------------
+
+CALLS = {"of all models": 0}
+
+
+class Later(nn.Module):
+    """Model with a counter that acts from the fifth update on; `kept` says where it is kept."""
+
+    def __init__(self, width, kept="attribute"):
+        super().__init__()
+        self.inner = mlp(width)
+        self.kept = kept
+        self.turn = 0
+        self.recent = None
+
+    def forward(self, x):
+        h = self.inner(x)
+        self.recent = h.detach().mean()  # made anew in every pass: no state
+        if self.training and self.kept == "attribute":
+            self.turn += 1
+        if self.training and self.kept == "global":
+            CALLS["of all models"] += 1
+        return h * (2.0 if self.turn > 4 else 1.0)
+
+
+def warned_codes(caught):
+    return [code_of(str(w.message)) for w in caught]
+
+
+@pytest.mark.parametrize(("kept", "name"), [("attribute", "turn"), ("global", "CALLS")])
+def test_train_names_state_that_may_act_later(tmp_path, kept, name):
+    with pytest.warns(UserWarning, match=name) as caught:
+        train(lambda: Later(8, kept), tmp_path)
+    assert warned_codes(caught) == ["state-may-be-lost"]
+
+
+def test_what_every_pass_makes_anew_is_no_state(tmp_path, recwarn):
+    train(lambda: Later(8, "nowhere"), tmp_path)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_trials_with_state_that_may_act_later_are_not_saved(tmp_path, stacked):
+    job = job_of(Later)
+    with pytest.warns(UserWarning, match="turn") as caught:
+        found = list(Engine(job, tmp_path, stacked).run(trials_of(job)))
+    assert set(warned_codes(caught)) == {"checkpoint-not-written"}
+    assert all(outcome.error is None for outcome in found)
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def with_replaced_forward():
+    model = mlp(8)
+    old = model.forward
+    model.forward = lambda x: 0.5 * old(x)
+    return model
+
+
+def test_a_model_whose_copy_uses_the_original_is_saved_with_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="could not be checked") as caught:
+        found = train(with_replaced_forward, tmp_path)
+    assert warned_codes(caught) == ["state-may-be-lost"]
+    assert (tmp_path / "run.safetensors").exists()
+    assert found.losses.tolist() == train(with_replaced_forward, tmp_path).losses.tolist()

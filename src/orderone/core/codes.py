@@ -862,6 +862,13 @@ SWEEP: dict[str, str] = {
         " changed. The last two checkpoints are kept, and the one before it is used. If that is"
         " damaged too, the training starts again."
     ),
+    "state-may-be-lost": (
+        "The model changes an attribute, or a global variable, that a checkpoint does not hold. It"
+        " made no difference in the second update, so the training is saved; a training that is"
+        " resumed may differ if it acts later, such as a counter that switches something on."
+        " Register a buffer for it, or implement get_extra_state and set_extra_state. If it never"
+        " acts, ignore this."
+    ),
     "state-not-saved": (
         "A checkpoint has parameters, buffers, the optimizer's state, random generators, and what"
         " get_extra_state returns. The model keeps other state that changes in training, such as a"

@@ -46,7 +46,7 @@ class TrialCheckpoint:
         A trial that cannot be saved is trained all the same.
         """
         if self.pending is not None:
-            self.lost = self.pending.after_second_update(loop)
+            self.lost = self.pending.after_second_update(loop) or self.pending.later
             self.pending = None
             if self.checked is not None:
                 self.checked(self.lost)

@@ -270,7 +270,7 @@ class _Describer:
     def class_(self, kind: type) -> Json:
         """Describe a class, its base classes, and what its methods use."""
         source = _source(kind)
-        attributes = {name: _plain(value) for name, value in vars(kind).items()}
+        attributes = {name: plain_function(value) for name, value in vars(kind).items()}
         memos = memo_attributes(kind)
         values: dict[str, Json] = {}
         for name, value in attributes.items():
@@ -299,7 +299,7 @@ class _Describer:
         """
         used: dict[str, Json] = {}
         memos = memo_names(function)
-        for name in sorted(_names(function.__code__)):
+        for name in sorted(names_in(function.__code__)):
             value = function.__globals__.get(name)
             if name not in function.__globals__ or isinstance(value, ModuleType):
                 continue
@@ -384,10 +384,11 @@ def _of_a_library(thing: object) -> bool:
 
     Their code is left out: users know when they install another version.
     """
-    return _is_library(getattr(thing, "__module__", None) or "builtins")
+    return is_library(getattr(thing, "__module__", None) or "builtins")
 
 
-def _is_library(module: str) -> bool:
+def is_library(module: str) -> bool:
+    """Return whether a module, by its name, belongs to Python, a package or orderone."""
     root = module.partition(".")[0]
     if root in sys.stdlib_module_names or root in ("builtins", "orderone"):
         return True
@@ -395,7 +396,7 @@ def _is_library(module: str) -> bool:
     return "site-packages" in place or "dist-packages" in place
 
 
-def _plain(attribute: object) -> object:
+def plain_function(attribute: object) -> object:
     """Return the function in a property, a static or a class method."""
     if isinstance(attribute, property):
         inner = attribute.fget
@@ -419,18 +420,19 @@ def _wrappers(function: object) -> Iterator[FunctionType]:
     They have the name and module of the innermost one; their globals tell where they are written.
     """
     while (inner := getattr(function, "__wrapped__", None)) is not None:
-        if isinstance(function, FunctionType) and not _is_library(
+        if isinstance(function, FunctionType) and not is_library(
             str(function.__globals__.get("__name__"))
         ):
             yield function
         function = inner
 
 
-def _names(code: CodeType) -> set[str]:
+def names_in(code: CodeType) -> set[str]:
+    """Return the names that code uses, with those of functions inside it."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            names |= _names(constant)
+            names |= names_in(constant)
     return names
 
 

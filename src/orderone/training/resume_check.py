@@ -3,21 +3,24 @@
 A model may keep state anywhere: a counter in an attribute, a tensor in a list, a generator. So
 after the first update, the state is loaded into another copy of the training as it was before it,
 as a new process would have it. Both make the second update. If they differ by more than rounding,
-a checkpoint would not continue this training.
+a checkpoint would not continue this training. If the updates agree, but an attribute or a global
+variable that training changes does not, it may act later.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from orderone.seeding import preserved
+from orderone.torch_compat import version_counter
 from orderone.training import checkpoint as checkpoints
+from orderone.training.code_state import global_texts
 from orderone.training.loop import TrainingLoop
 from orderone.training.snapshot import restore_snapshot, snapshot
-from orderone.training.stacked.alike import description
+from orderone.training.stacked.alike import attribute_texts, description
 from orderone.training.step import compiled_module
 
 LARGEST = 1 << 30  # bytes of a model that is copied for this
@@ -32,6 +35,9 @@ class ResumeCheck:
         self.at_start: Mapping[str, str] = description(other.step.module)
         self.before: dict[str, Tensor] = {}
         self.shared: list[str] = []  # attributes that both copies have in common, and change
+        self.globals: Mapping[str, str] = {}  # before the second update
+        self.entangled: bool = False  # whether the copy uses tensors of the original
+        self.later: str | None = None  # state that is not in a checkpoint, and has not acted yet
 
     def after_first_update(self, loop: TrainingLoop) -> None:
         """Load the state into the other copy, and let that make the second update."""
@@ -41,11 +47,14 @@ class ResumeCheck:
         for name, x in checkpoints.model_tensors(loop.step.module).items():
             self.before[name] = x.detach().clone()
         here = description(loop.step.module)
+        gradients = _gradients(loop.step.module)
         with preserved():
             restore_snapshot(self.other, (copies, record))
             self.other.update()
             self.other.read_losses()
         self.shared = _changed(here, description(loop.step.module))
+        self.globals = global_texts(loop.step.module)
+        self.entangled = _gradients(loop.step.module) != gradients
 
     def after_second_update(self, loop: TrainingLoop) -> str | None:
         """Return the state that a checkpoint would lose; None if both updates agree."""
@@ -53,6 +62,14 @@ class ResumeCheck:
         loss = loop.losses[-1]
         other_loss = self.other.losses[-1]
         if not self.shared and _same_number(loss, other_loss) and self._same_tensors(loop):
+            self.later = self._acting_later(loop)
+            return None
+        if self.entangled and not self.shared:
+            self.later = (
+                "a copy of the model runs functions that use the tensors of the original, such as a"
+                " replaced forward, so that it could not be checked whether a checkpoint holds all"
+                " state"
+            )
             return None
         names = self.shared or _changed(self.at_start, description(loop.step.module))
         where = " and ".join(names[:3]) or "something outside the parameters and buffers"
@@ -61,6 +78,12 @@ class ResumeCheck:
             f" second update is {loss:.6g}, and {other_loss:.6g} after a save and a load; register"
             " a buffer for it, or implement get_extra_state and set_extra_state"
         )
+
+    def _acting_later(self, loop: TrainingLoop) -> str | None:
+        """Return the state that the other copy has otherwise, or that both share and change."""
+        names = _changed(self.globals, global_texts(loop.step.module))
+        names += different_attributes(loop.step.module, self.other.step.module)
+        return later_text(names)
 
     def _same_tensors(self, loop: TrainingLoop) -> bool:
         here = checkpoints.model_tensors(loop.step.module)
@@ -76,6 +99,43 @@ class ResumeCheck:
             if not float(apart) <= NEAR * float(change) + torch.finfo(x.dtype).eps * float(size):
                 return not bool(x.isfinite().all())  # a training that diverged has no more state
         return True
+
+
+def _gradients(module: nn.Module) -> list[tuple[int, int] | None]:
+    """Return what tells whether gradients have been replaced or written to."""
+    marks: list[tuple[int, int] | None] = []
+    for p in module.parameters():
+        marks.append(None if p.grad is None else (id(p.grad), version_counter(p.grad)))
+    return marks
+
+
+def different_attributes(a: nn.Module, b: nn.Module) -> list[str]:
+    """Return the attributes in which two copies of a model differ after the same updates.
+
+    Functions are left out: a deep copy has those of the original. On a GPU, numbers that a pass has
+    computed may differ by rounding, and are left out, too.
+    """
+    exact = all(p.device.type == "cpu" for p in a.parameters())
+    others = attribute_texts(b)
+    modules = dict(a.named_modules())
+    names: list[str] = []
+    for (name, key), text in attribute_texts(a).items():
+        if others.get((name, key)) == text or callable(vars(modules[name]).get(key)):
+            continue
+        if exact or isinstance(vars(modules[name]).get(key), (bool, int, str)):
+            names.append(f"{name}.{key}".lstrip("."))
+    return names
+
+
+def later_text(names: Sequence[str]) -> str | None:
+    """Say that this state is not in a checkpoint; None if there is none."""
+    if not names:
+        return None
+    return (
+        f"the model keeps state in {' and '.join(names[:3])}, which is not in a checkpoint; it did"
+        " not act in the second update, and may act later; register a buffer for it, or implement"
+        " get_extra_state and set_extra_state"
+    )
 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -55,7 +55,11 @@ class TrainCheckpoint:
         """Raise an InputError if the training has a state that no file can hold."""
         if self.pending is not None:
             lost = self.pending.after_second_update(loop)
+            later = self.pending.later
             self.pending = None
+            if later is not None:
+                text = f"checkpoint: {later}"
+                warnings.warn(with_code(text, "state-may-be-lost"), stacklevel=2)
             if lost is not None:
                 message = f"checkpoint: {lost}; or train without checkpoint="
                 raise InputError(message, "state-not-saved", argument="checkpoint")

@@ -29,6 +29,7 @@ from orderone.sweeping.stacked.verify import (
     read_first,
 )
 from orderone.sweeping.trial import Trial
+from orderone.training.code_state import global_texts
 from orderone.training.modes import evaluation_mode
 from orderone.training.source import Batch, moved
 from orderone.training.stacked.draws import MemberDraws
@@ -81,7 +82,7 @@ class FirstSteps:
         self.alone: StandAlone = StandAlone(makers, seeds)
         self.seconds: list[float] = []  # of each step of the stack
         self._found = Comparison(stack.optimizer.laws)
-        self._drew: bool = False
+        self._shared_change: bool = False  # whether passes change global variables
 
     def _last(self, trial: Trial, built: Member | None) -> Step:
         return self._step(1, built or self.job.member(trial))
@@ -98,7 +99,12 @@ class FirstSteps:
     def step(self, step: int, batches: Sequence[Batch], factor: float) -> Tensor:
         """Make an update of the stack, and of two members alone; return the losses of the stack."""
         generators = AllGenerators.now()
+        shared: dict[str, str] = {}
+        if step:  # in the first pass, code may fill its caches
+            shared = global_texts(self.alone.step_of(0).module)
         losses, gradients = self.alone.gradients(step)
+        if step:
+            self._shared_change = global_texts(self.alone.step_of(0).module) != shared
         generators.restore()
         started = time.perf_counter()
         stack_losses, stack_gradients = self.stack.gradients(batches)
@@ -134,6 +140,8 @@ class FirstSteps:
             raise NotProved
         if self.alone.drew_elsewhere and not self.data.one_seed:
             raise NotProved  # two steps may have drawn the same by chance
+        if self._shared_change:
+            raise NotProved  # two steps may agree by chance
         pair = tuple(trial.key for trial in self.data.pair)
         return proof_of(found, f"within {ROUNDING:g} units of rounding", pair)
 

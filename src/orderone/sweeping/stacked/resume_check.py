@@ -14,6 +14,7 @@ from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.trial import Trial
 from orderone.training import checkpoint as checkpoints
+from orderone.training.resume_check import different_attributes, later_text
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.stack import Stack
 
@@ -51,7 +52,7 @@ def _check(job: Job, trial: Trial) -> str | None:
     checkpoints.restore_extra(other.program.model, checkpoints.unpack(packed, tensors))
     found = other.step(*batches[1])
     if _same(expected, found) and _same_parameters(stack, other):
-        return None
+        return later_text(different_attributes(stack.program.model, other.program.model))
     now = description(stack.program.model)
     names = [name for name, text in now.items() if at_start.get(name) != text]
     where = " and ".join(names[:3]) or "something outside the parameters and buffers"

@@ -33,6 +33,7 @@ from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.trial import Trial
 from orderone.torch_compat import tree_leaves, tree_map
+from orderone.training.code_state import global_texts
 from orderone.training.loss_scale import START
 from orderone.training.source import Batch, moved
 from orderone.training.stacked.culprit import first_deviating_module
@@ -247,7 +248,23 @@ class _Verification:
         proof = self._proof(alone, together)
         if alone.drew_elsewhere and not self.read.one_seed:
             self._must_not_use_draws_elsewhere()
+        self._must_not_change_globals(alone)
         return proof
+
+    def _must_not_change_globals(self, alone: OneByOne) -> None:
+        """Raise NotStackable if every pass changes something that all models share.
+
+        A stack would change it once where stand-alone runs change it once each.
+        """
+        before = global_texts(alone.step_of(0).module)
+        alone.gradients(self.steps - 1)
+        for name, text in global_texts(alone.step_of(0).module).items():
+            if before.get(name) != text:
+                raise NotStackable(
+                    f"{name} changes in every forward pass, and all models of the process share"
+                    " it, so that a training depends on those before it; trained one after another",
+                    "not-repeatable",
+                )
 
     def _proof(self, alone: OneByOne, together: Together) -> Proof:
         half = self._half(together.stack.program.model)

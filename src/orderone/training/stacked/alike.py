@@ -39,6 +39,7 @@ SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 OF_TORCH = frozenset(vars(nn.Module()))  # registries; their contents are compared instead
 DEEPEST = 3  # levels of nested attributes
 NONE: frozenset[int] = frozenset()
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 RECORDERS = ("orderone.observe.", "orderone.measure.")  # modules with the hooks of a probe
 
 
@@ -135,6 +136,11 @@ def attribute_texts(model: nn.Module) -> dict[tuple[str, str], str]:
             except Exception:  # objects of the user, and tensors of a pass that has ended
                 texts[name, key] = "unreadable"
     return texts
+
+
+def text_of(value: object) -> str:
+    """Return a text that is equal for equal values."""
+    return _as_text(value, {})
 
 
 def has_user_code(model: nn.Module) -> bool:

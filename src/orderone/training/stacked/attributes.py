@@ -1,7 +1,6 @@
 """Attributes of a model that training has changed, given to another model of the same structure."""
 
 import copy
-import random
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
@@ -11,11 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from orderone.torch_compat import is_batchedtensor
-from orderone.training.stacked.alike import DEEPEST, SIMPLE, attribute_texts, user_attributes
+from orderone.training.stacked.alike import (
+    DEEPEST,
+    GENERATORS,
+    SIMPLE,
+    attribute_texts,
+    user_attributes,
+)
 
-GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-
-
+COPIED = (*SIMPLE, np.ndarray, np.generic, torch.Generator, *GENERATORS)
 Attributes: TypeAlias = dict[tuple[str, str], object]  # by name of the module and the attribute
 
 
@@ -80,7 +83,9 @@ def _is_data(value: object, memo: Mapping[int, object], depth: int = DEEPEST) ->
     A function does: it is not copied, and neither are the variables that it has captured. A tensor
     of all members, which was left behind by a pass, cannot be copied.
     """
-    if id(value) in memo or isinstance(value, (*SIMPLE, np.ndarray, np.generic, *GENERATORS)):
+    if id(value) in memo or isinstance(
+        value, (*SIMPLE, np.ndarray, np.generic, torch.Generator, *GENERATORS)
+    ):
         return True
     if isinstance(value, Tensor):
         return not is_batchedtensor(value)

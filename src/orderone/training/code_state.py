@@ -1,0 +1,104 @@
+"""State outside a model that its code can change: global variables, and attributes of classes.
+
+Such state is shared by all models of a process. No checkpoint holds it, members of a stack change
+it once instead of once each, and a second training starts with what the first one has left. Only
+code of users is read: the classes of modules, the functions they use, and the globals that these
+name. Values are compared as text; large ones, such as data sets, are left out.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import FunctionType, MethodType, ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from orderone.training.fingerprint import is_library, names_in, plain_function
+from orderone.training.stacked.alike import GENERATORS, SIMPLE, text_of, user_attributes
+
+LARGEST = 1 << 16  # entries of a tensor or array
+LONGEST = 1 << 10  # items of a container
+MOST = 200  # functions and classes that are read
+
+
+def global_texts(model: nn.Module) -> dict[str, str]:
+    """Return the state that the code of a model can change, by name, as text."""
+    reader = _Reader()
+    for module in model.modules():
+        reader.add(type(module))
+        for _, value in user_attributes(module):
+            if isinstance(value, (FunctionType, MethodType)):
+                reader.add(value)
+    texts: dict[str, str] = {}
+    for name, value in reader.values():
+        try:
+            texts[name] = text_of(value)
+        except Exception:  # objects of the user may raise anything
+            continue
+    return texts
+
+
+class _Reader:
+    """Follows code from function to function, and finds the global values that it names."""
+
+    def __init__(self) -> None:
+        self.code: dict[int, FunctionType | type] = {}  # by identity
+
+    def add(self, thing: object) -> None:
+        if isinstance(thing, MethodType):
+            thing = thing.__func__
+        thing = plain_function(thing)
+        if not isinstance(thing, (FunctionType, type)) or id(thing) in self.code:
+            return
+        if is_library(thing.__module__ or "builtins") or len(self.code) >= MOST:
+            return
+        self.code[id(thing)] = thing
+        if isinstance(thing, type):
+            for base in thing.__mro__[1:]:
+                self.add(base)
+            for value in vars(thing).values():
+                if isinstance(plain_function(value), FunctionType):
+                    self.add(value)
+            return
+        for value in self._globals(thing).values():
+            self.add(value)
+
+    def values(self) -> Iterator[tuple[str, object]]:
+        for thing in self.code.values():
+            if isinstance(thing, type):
+                held = {name: x for name, x in vars(thing).items() if not name.startswith("__")}
+                home = thing.__qualname__
+            else:
+                held = self._globals(thing)
+                home = str(thing.__module__)
+            for name, value in held.items():
+                if _can_change(value):
+                    yield f"{home}.{name}", value
+
+    def _globals(self, function: FunctionType) -> Mapping[str, object]:
+        found: dict[str, object] = {}
+        for name in names_in(function.__code__):
+            value = function.__globals__.get(name)
+            if value is not None and not isinstance(value, ModuleType):
+                found[name] = value
+        return found
+
+
+def _can_change(value: object) -> bool:
+    """Return whether this is a value of moderate size that code may replace or write to."""
+    if isinstance(value, Tensor):
+        return value.numel() <= LARGEST and value.device.type == "cpu"
+    if isinstance(value, np.ndarray):
+        return value.size <= LARGEST
+    if isinstance(value, (Mapping, list, tuple, set, frozenset, deque)):
+        return len(value) <= LONGEST and not _holds_models(value)
+    if isinstance(value, (*SIMPLE, torch.Generator, *GENERATORS)):
+        return True
+    return not callable(value) and not is_library(type(value).__module__)
+
+
+def _holds_models(values: object) -> bool:
+    """Return whether a container has modules, which have their own state."""
+    inside = values.values() if isinstance(values, Mapping) else values
+    return any(isinstance(x, nn.Module) for x in inside)  # type: ignore[union-attr]
