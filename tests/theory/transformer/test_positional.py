@@ -105,7 +105,10 @@ def test_blocks_against_networks(settings):
         "A", C={"PE": 0.0}, eps=0.0, causal=settings["causal"], temperature=settings["temperature"]
     )
     without = plain.predict(G0, rates={"patch": 0.0, "PE": 0.0}).ntk[1]
-    assert np.linalg.norm(without - theta) > 2 * np.linalg.norm(expected - theta)
+    # 1 at the prediction, 0 at that of plain attention; noise across this direction does not count
+    difference = expected - without
+    place = ((theta - without) * difference).sum() / (difference**2).sum()
+    assert abs(place - 1) < 0.5
 
 
 def test_two_keys_by_gauss_hermite():
