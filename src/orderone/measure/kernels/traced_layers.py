@@ -32,7 +32,7 @@ from orderone.measure.kernels.traced_values import (
     varying,
     with_channels,
 )
-from orderone.observe.moments import version
+from orderone.observe.tensor_facts import version
 from orderone.torch_compat import tree_leaves, tree_map
 
 # Functions that only move entries
