@@ -172,9 +172,10 @@ class Counts(nn.Module):
 def test_a_model_that_changes_is_not_compiled():
     models = [Counts() for _ in range(2)]
     stack = Stack(models, [torch.optim.SGD(m.parameters(), lr=0.1) for m in models])
+    batch = (torch.randn(2, 5, 4), torch.randint(3, (2, 5)))
     before = {name: x.clone() for name, x in stack.state().items()}
     with pytest.raises(NotCapturable):
-        CompiledStep(stack, (torch.randn(2, 5, 4), torch.randint(3, (2, 5))))
+        CompiledStep(stack, batch)
     assert all(torch.equal(x, before[name]) for name, x in stack.state().items())
 
 

@@ -12,6 +12,7 @@ loops share the settings, the batches, the outcome and the format of checkpoints
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report, capture_pays
 from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.first_steps import FirstSteps, NotProved
-from orderone.sweeping.stacked.last_step import LastStep
+from orderone.sweeping.stacked.last_step import UNCLEAR, LastStep
 from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.stacked.program_check import ProgramCheck
 from orderone.sweeping.stacked.resume_check import state_lost_by_checkpoints
@@ -36,7 +37,7 @@ from orderone.training.settings import Settings
 from orderone.training.source import Batch, Source, moved
 from orderone.training.stacked.alike import has_user_code
 from orderone.training.stacked.compiled_step import CompiledStep, FixedStep
-from orderone.training.stacked.errors import NotCapturable
+from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.graph import CapturedStep
 from orderone.training.stacked.stack import Stack
 from orderone.training.step import Step
@@ -231,13 +232,22 @@ class StackedTraining:
         return has_user_code(self.stack.program.model)
 
     def _last_step(self, batches: Sequence[Batch], factor: float) -> torch.Tensor:
+        """Make the last step of the stack; one member takes it alone, too.
+
+        The training has made its steps by now: if the other model raises an error, such as one for
+        memory, the step is unclear.
+        """
         rows = [k for k, trial in enumerate(self.slots) if trial.key in self.running]
         trial = self.slots[rows[-1]]
         alone = None
         if self.alone is not None and self.alone[0].key in self.running:
             trial, alone = self.alone
         row = self.slots.index(trial)
-        check = LastStep(self.job, self.stack, self.first, trial, row, self.done, batches, alone)
+        check = None
+        with suppress(Exception):
+            check = LastStep(
+                self.job, self.stack, self.first, trial, row, self.done, batches, alone
+            )
         gradients: dict[str, torch.Tensor] | None = None
         if self.captured is not None and self.captured.fits(*batches):
             losses = self.captured(*batches, factor=factor)
@@ -246,7 +256,15 @@ class StackedTraining:
             finite = self.stack.unscale(all_gradients)
             gradients = {name: g[row : row + 1].clone() for name, g in all_gradients.items()}
             self.stack.update(all_gradients, factor, finite)
-        self.proof = replace(self.proof, last=check.compare(losses, gradients))
+        last = UNCLEAR
+        if check is not None:
+            try:
+                last = check.compare(losses, gradients)
+            except NotStackable:
+                raise
+            except Exception:  # of the user's code, or for memory
+                last = UNCLEAR
+        self.proof = replace(self.proof, last=last)
         return losses
 
     def _fixed_step(self, batches: Sequence[Batch]) -> FixedStep:
