@@ -64,25 +64,7 @@ def absolute_plan(
     model: nn.Module, request: Request, order_one: OrderOne, constants: Constants
 ) -> Plan:
     """Return the plan for `model` without a base."""
-    if request.gauge != "folded" or request.depth is not None:
-        message = (
-            "base: gauge and depth describe what changes between a base and the model, and this"
-            " plan is absolute; pass a base, or leave gauge and depth out"
-        )
-        raise InputError(message, "needs-base", argument="base")
-    if not request.horizon.is_empty or request.decay not in (INDEPENDENT, PROPORTIONAL):
-        message = (
-            "base: batch, tokens, further axes and decay='timescale', 'sqrt' or 'inverse-width'"
-            " describe what changes between a base and the model, and this plan is absolute; pass a"
-            " base, or leave them out"
-        )
-        raise InputError(message, "needs-base", argument="base")
-    if not request.init.keeps_all:
-        message = (
-            "init: without a base, the rule itself sets the initial sizes; pass a base, or use the"
-            " constants C=... and init_scale"
-        )
-        raise InputError(message, "absolute-mode", argument="init")
+    _check_options(request)
     items = inventory(model)
     tensors, roles = _resolved(model, items, request)
     groups = groups_of(tensors, roles)
@@ -119,6 +101,29 @@ def absolute_plan(
         user_class=request.algorithm.user_class,
         user_options=request.algorithm.options,
     )
+
+
+def _check_options(request: Request) -> None:
+    """Raise an InputError for options that describe what changes between a base and the model."""
+    if request.gauge != "folded" or request.depth is not None:
+        message = (
+            "base: gauge and depth describe what changes between a base and the model, and this"
+            " plan is absolute; pass a base, or leave gauge and depth out"
+        )
+        raise InputError(message, "needs-base", argument="base")
+    if not request.horizon.is_empty or request.decay not in (INDEPENDENT, PROPORTIONAL):
+        message = (
+            "base: batch, tokens, further axes and decay='timescale', 'sqrt' or 'inverse-width'"
+            " describe what changes between a base and the model, and this plan is absolute; pass a"
+            " base, or leave them out"
+        )
+        raise InputError(message, "needs-base", argument="base")
+    if not request.init.keeps_all:
+        message = (
+            "init: without a base, the rule itself sets the initial sizes; pass a base, or use the"
+            " constants C=... and init_scale"
+        )
+        raise InputError(message, "absolute-mode", argument="init")
 
 
 def _resolved(
@@ -187,8 +192,6 @@ def _row(
 ) -> Row:
     algorithm = _algorithm(evidence, role, request)
     item = evidence.item
-    initial = Initial(0.0, 0.0) if item.tensor.is_meta else measure(item.tensor)
-    starts_constant = initial.constant is not None and not item.tensor.is_meta
     factors = Factors()
     if role != Role.FIXED:
         factors = _factors(evidence, role, group, request, algorithm, streams)
@@ -197,14 +200,14 @@ def _row(
         factors = replace(
             factors.with_multiplier(present, update_law(algorithm.law)), multiplier=1.0
         )
-    drawn = role not in (Role.VECTOR, Role.FIXED) and not starts_constant
     rate = order_one.rate(item.name, group, role)
+    init_scale = request.init_scale_of(subject, len(item.shape))
+    initial, drawn = _initial(item, role)
     init_std = initial.rms
+    constant = None
     if drawn:
         init_std = order_one.variance(item.name, group, role) ** 0.5 * factors.std
-    init_scale = request.init_scale_of(subject, len(item.shape))
-    constant = None
-    if not drawn and initial.constant is not None:
+    elif initial.constant is not None:
         constant = initial.constant * init_scale
     multiplier = _multiplier(evidence, role, request, algorithm, present / as_readout)
     decay_factors = replace(factors, lr=rate * factors.lr)
@@ -233,6 +236,15 @@ def _row(
         factors=factors,
         convention=algorithm.convention,
     )
+
+
+def _initial(item: Item, role: Role) -> tuple[Initial, bool]:
+    """Return the present values of a tensor, and whether the rule draws other ones."""
+    is_matrix = role not in (Role.VECTOR, Role.FIXED)
+    if item.tensor.is_meta:
+        return Initial(0.0, 0.0), is_matrix
+    initial = measure(item.tensor)
+    return initial, is_matrix and initial.constant is None
 
 
 def _forward_powers(evidence: Evidence, role: Role, constants: Constants) -> tuple[float, float]:
