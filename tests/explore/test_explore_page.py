@@ -16,6 +16,7 @@ FIGURES = {
     "phase": ("map", "length-map", "correlation-map", "length-path", "correlation-path"),
     "rule": ("growth",),
     "depth": ("norms", "correlations"),
+    "model": ("nngp", "ntk", "model-correlations", "model-variances"),
 }
 
 
@@ -204,9 +205,10 @@ def test_tabs_by_keyboard(open_page):
     for key, tab in (
         ("ArrowRight", "rule"),
         ("ArrowRight", "depth"),
+        ("ArrowRight", "model"),
         ("ArrowRight", "phase"),
-        ("End", "depth"),
-        ("ArrowLeft", "rule"),
+        ("End", "model"),
+        ("ArrowLeft", "depth"),
         ("Home", "phase"),
     ):
         page.keyboard.press(key)
@@ -310,3 +312,19 @@ def test_a_server_that_has_ended(browser):
     page.fill("#set-bias_var", "0.25")
     playwright.expect(page.locator("#lost")).to_contain_text("orderone explore")
     page.close()
+
+
+def test_a_model_with_infinitely_many_channels(open_page):
+    page = open_page("?tab=model")
+    page.wait_for_function("() => document.querySelectorAll('#scales tbody tr').length === 6")
+    network = MeanField("relu", 2.0, 0.0)
+    assert page.locator("#scales tbody tr").first.locator("td").nth(1).text_content() == "2"
+    assert network.chi1 == 1
+    page.select_option("#set-architecture", "ViT")
+    page.wait_for_function("() => document.querySelectorAll('#scales tbody tr').length === 2")
+    assert "residual branch" in page.locator("#scales tbody").text_content()
+    page.select_option("#set-architecture", "…")
+    page.fill("#model-controls input[type=text] >> nth=0", "no.such.module:build")
+    page.wait_for_function(
+        "() => document.getElementById('wrong-architecture').textContent.includes('no.such.module')"
+    )

@@ -161,7 +161,9 @@ def test_error_messages_name_the_value(explorer):
 @given(st.sampled_from([*QUERIES, "choices"]), st.binary(max_size=60))
 def test_any_bytes_as_a_query(explorer, view, query):
     text = query.hex(" ").replace(" ", "%")
-    status, body, _ = get(explorer, f"/api/{view}?activation=%{text or '00'}")
+    status, body, _ = get(
+        explorer, f"/api/{view}?activation=%{text or '00'}", Sec_Fetch_Site="same-origin"
+    )
     assert status == 400
     assert json.loads(body)["error"]
 
@@ -268,6 +270,14 @@ def test_pages_of_another_origin_get_no_answers(explorer, origin, path):
     assert get(explorer, path, Origin=origin)[0] == 403
     own = f"http://{HOST}:{explorer.server_port}"
     assert get(explorer, path, Origin=own)[0] == 200
+
+
+@pytest.mark.parametrize("site", [None, "cross-site", "same-site"])
+def test_code_runs_only_for_the_page(explorer, site):
+    """The view of a model imports what the query names."""
+    path = "/api/model?architecture=antigravity:geohash&examples=2&input_correlation=0"
+    headers = {} if site is None else {"Sec_Fetch_Site": site}
+    assert get(explorer, path, **headers)[0] == 403
 
 
 def test_a_request_that_arrives_too_slowly_is_ended(explorer, monkeypatch):

@@ -289,3 +289,42 @@ def test_any_text_as_a_query(text):
 def test_a_bug_of_the_library_is_reported_as_status_500(monkeypatch):
     monkeypatch.setattr("orderone.explore.views.VIEWS", {"network": lambda query: 1 / 0})
     assert answer("network", "") == (500, {"error": "ZeroDivisionError: division by zero"})
+
+
+# --- a model with infinitely many channels --------------------------------------------------------
+
+
+def test_a_model_has_the_scales_of_mean_field_theory():
+    body = body_of("model")
+    row = body["scales"][0]
+    network = MeanField("tanh", row["weight_var"], row["bias_var"])
+    for name in ("phase", "chi1", "xi1", "xi2"):
+        assert row[name] == getattr(network, name)
+    assert row["suggested_weight_var"] == critical_weight_var("tanh", row["bias_var"])
+    depths = [each["trainable_depth"] for each in body["scales"]]
+    assert body["trainable_depth"] == min(depths)
+    assert np.shape(body["nngp"]) == np.shape(body["ntk"]) == (4, 4)
+    assert body["path"][0]["correlation"] == pytest.approx(0.5, abs=0.25)
+    assert len(body["path"]) == len(body["layers"]) + 1
+
+
+def test_a_model_of_the_user(tmp_path, monkeypatch):
+    (tmp_path / "my_code_for_explore.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def build():\n    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))\n"
+        "def pair():\n    return nn.Conv1d(2, 4, 3), torch.ones(1, 2, 9)\n"
+        "def odd():\n    return nn.Sequential(nn.Linear(5, 8), nn.Softmax(-1))\n"
+        "def broken():\n    raise RuntimeError('no model today')\n"
+        "number = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    scales = body_of("model", architecture="my_code_for_explore:build")["scales"]
+    assert [row["activation"] for row in scales] == ["relu"]
+    assert body_of("model", architecture="my_code_for_explore:pair")["scales"] == []
+    words = {"odd": "softmax", "broken": "no model today", "number": "int", "missing": "missing"}
+    for name, word in words.items():
+        changes = {"architecture": f"my_code_for_explore:{name}"}
+        status, body = ask("model", urlencode(QUERIES["model"] | changes))
+        assert status == 400
+        assert word in body["error"]

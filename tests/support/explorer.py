@@ -44,11 +44,13 @@ DEPTH = {
     "factor": 1,
     "rho0": 0.3,
 }
+MODEL = {"architecture": "MLP, tanh", "examples": 4, "input_correlation": 0.5}
 QUERIES: dict[str, dict[str, Any]] = {
     "network": NETWORK,
     "diagram": DIAGRAM,
     "rule": RULE,
     "depth": DEPTH,
+    "model": MODEL,
 }
 
 
@@ -89,5 +91,6 @@ def ask(explorer: Explorer, view: str, **changes: Any) -> tuple[int, Any]:
         for name, value in (QUERIES.get(view, {}) | changes).items()
         if value is not None
     }
-    status, body, _ = get(explorer, f"/api/{view}?{urlencode(query)}")
+    path = f"/api/{view}?{urlencode(query)}"
+    status, body, _ = get(explorer, path, Sec_Fetch_Site="same-origin")
     return status, json.loads(body)

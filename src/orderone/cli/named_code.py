@@ -1,35 +1,11 @@
-"""Python code that an option names as package.module:name, such as `--builder mine:build`."""
+"""Functions that an option names as package.module:name, such as `--builder mine:build`."""
 
-import os
-import sys
 from collections.abc import Callable
-from difflib import get_close_matches
-from importlib import import_module
-from inspect import isfunction, signature
-from pathlib import PurePath
-from types import ModuleType
+from inspect import signature
 from typing import Any
 
 from orderone.core.errors import InputError
-
-FORM = "package.module:function"
-
-
-def load(where: str, name: str) -> Any:
-    """Import `package.module:thing` from the current folder, as `python -m` would."""
-    module_name, thing = _parts(where, name)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = import_module(module_name)
-    except Exception as error:  # the user's module may raise anything
-        message = f"{name}: cannot import {module_name} ({type(error).__name__}: {error})"
-        raise InputError(message, "cannot-import", argument=name) from error
-    try:
-        return getattr(module, thing)
-    except AttributeError as error:
-        message = f"{name}: {module_name} has no {thing}{_other_names(module, thing)}"
-        raise InputError(message, "cannot-import", argument=name) from error
+from orderone.core.named_code import load
 
 
 def load_builder(where: str) -> Callable[..., Any]:
@@ -74,61 +50,3 @@ def _kind(thing: object) -> str:
     if isinstance(thing, type):
         return f"the class {thing.__name__}"
     return f"a {type(thing).__name__}"
-
-
-# --- reading --------------------------------------------------------------------------------------
-
-
-def _parts(where: str, name: str) -> tuple[str, str]:
-    """Return module and name; raise an InputError that shows the right form."""
-    module, colon, thing = where.rpartition(":")
-    if not colon:
-        module = ""
-        thing = where
-    right = _right_form(module, thing)
-    if module and right == where:
-        return module, thing
-    message = f"{name}: expected {FORM}, got {where!r}"
-    if right is not None and right != where:
-        message += f"; write {right}"
-    raise InputError(message, "wrong-name-of-code", argument=name)
-
-
-def _right_form(module: str, thing: str) -> str | None:
-    """Return the right form of a name; None if it cannot be guessed."""
-    thing = thing.partition("(")[0].strip()
-    if not module and thing.endswith(".py"):
-        return f"{_module_name(thing)}:function"
-    if not module:
-        before, dot, last = thing.rpartition(".")
-        return f"{before}:{last}" if dot and before and last else None
-    if not thing:
-        return f"{_module_name(module)}:function"
-    return f"{_module_name(module)}:{thing}"
-
-
-def _module_name(text: str) -> str:
-    """Return the module of a file: models/gpt.py is models.gpt."""
-    is_path = text.endswith(".py") or "/" in text or "\\" in text
-    if not is_path:
-        return text
-    path = PurePath(text.replace("\\", "/"))
-    parts = path.parts[:-1]
-    if path.is_absolute() or ".." in parts:
-        parts = ()  # not below the current folder: run the command in the file's folder
-    stem = path.name.removesuffix(".py")
-    return ".".join([*parts, stem])
-
-
-def _other_names(module: ModuleType, thing: str) -> str:
-    names: list[str] = []
-    for name, value in vars(module).items():
-        defined_here = getattr(value, "__module__", None) == module.__name__
-        if isfunction(value) and defined_here and not name.startswith("_"):
-            names.append(name)
-    close = get_close_matches(thing, names, 1)
-    if close:
-        return f"; did you mean {module.__name__}:{close[0]}?"
-    if names:
-        return f"; its functions are {', '.join(names)}"
-    return "; it defines no function"

@@ -41,7 +41,8 @@ TYPES = {
     ".css": "text/css",
     ".svg": "image/svg+xml",
 }
-VIEWS = ("choices", "network", "diagram", "rule", "depth")  # as in `views`, which workers import
+# As in `views`, which workers import
+VIEWS = ("choices", "network", "diagram", "rule", "depth", "model")
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -236,7 +237,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, file.body, file.content_type, file.tag)
 
     def _answer(self, view: str, query: str) -> None:
-        if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        # The view of a model imports code that the query names: only the page may ask for it, and a
+        # browser that does not say where a request comes from is not answered.
+        unknown = "cross-site" if view == "model" else "same-origin"
+        if self.headers.get("Sec-Fetch-Site", unknown) not in ("same-origin", "none"):
             return self._send(403, b"403 only the explorer's page may ask\n", "text/plain")
         try:
             status, body = self.server.answer(view, query, self._gone)

@@ -1,15 +1,16 @@
 // The page: tabs, the state in the address, and the colour scheme.
 import { depthTab } from "./depth.js";
 import { $ } from "./draw.js";
+import { modelTab } from "./model.js";
 import { phaseTab } from "./phase.js";
 import { ruleTab } from "./rule.js";
 
-const TABS = ["phase", "rule", "depth"];
+const TABS = ["phase", "rule", "depth", "model"];
 const LATER = 300; // ms: browsers limit how often an address may change
 
 async function start() {
   const choices = await (await fetch("/api/choices?")).json();
-  const panels = { phase: phaseTab(choices), rule: ruleTab(choices), depth: depthTab(choices) };
+  const panels = { phase: phaseTab(choices), rule: ruleTab(choices), depth: depthTab(choices), model: modelTab(choices) };
   const address = new URLSearchParams(location.search);
   let current = TABS.includes(address.get("tab")) ? address.get("tab") : TABS[0];
   let timer = 0;

@@ -6,6 +6,7 @@ from orderone.explore.query import Query
 from orderone.explore.views.choices import choices
 from orderone.explore.views.depth import depth
 from orderone.explore.views.diagram import diagram
+from orderone.explore.views.infinite_width import infinite_width
 from orderone.explore.views.network import network
 from orderone.explore.views.rule import rule
 
@@ -15,6 +16,7 @@ VIEWS: Mapping[str, Callable[[Query], dict[str, object]]] = {
     "diagram": diagram,
     "rule": rule,
     "depth": depth,
+    "model": infinite_width,
 }
 
 __all__ = ["VIEWS"]

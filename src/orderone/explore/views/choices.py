@@ -1,6 +1,7 @@
 """The names that the page offers."""
 
 from orderone import rules
+from orderone.explore.architectures import ARCHITECTURES
 from orderone.explore.query import Query
 from orderone.theory import activations
 from orderone.theory.exponents import GAUGES, OPTIMIZERS
@@ -11,7 +12,7 @@ BARE = ("shaped-relu", "polynomial")  # families that need parameters, as in "po
 
 
 def choices(query: Query) -> dict[str, object]:
-    """Return names of activations, rules, optimizers, alignments and gauges."""
+    """Return names of activations, rules, optimizers, alignments, gauges and models."""
     query.done()
     rule_choices = []
     for name in rules.names():
@@ -23,4 +24,5 @@ def choices(query: Query) -> dict[str, object]:
         "optimizer": list(OPTIMIZERS),
         "alignment": list(PRESETS),
         "gauge": list(GAUGES),
+        "architecture": list(ARCHITECTURES),
     }

@@ -8,6 +8,7 @@ predict   `KernelRegression`, also for kernels in `Tiles`; `TrainedEnsemble`
 
 from orderone.measure.kernels.adaptive import empirical_adam_ntk
 from orderone.measure.kernels.costs import Costs
+from orderone.measure.kernels.depth_scales import DepthScales, LayerKernel, kernels_by_layer
 from orderone.measure.kernels.dynamics import MSEDynamics, Trained
 from orderone.measure.kernels.empirical import empirical_nngp, empirical_ntk, ntk_costs
 from orderone.measure.kernels.from_module import ModuleKernel, kernel_from_module
@@ -17,7 +18,9 @@ from orderone.measure.kernels.regression import KernelRegression, TrainedEnsembl
 
 __all__ = [
     "Costs",
+    "DepthScales",
     "KernelRegression",
+    "LayerKernel",
     "Linearized",
     "MSEDynamics",
     "ModuleKernel",
@@ -28,6 +31,7 @@ __all__ = [
     "empirical_nngp",
     "empirical_ntk",
     "kernel_from_module",
+    "kernels_by_layer",
     "linearize",
     "ntk_costs",
 ]

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import InputError, instance
 from orderone.core.inputs import UserInput
+from orderone.measure.kernels.depth_scales import DepthScales, depth_scales
 from orderone.measure.kernels.examples import Examples, Inputs, read_examples, read_output
 from orderone.measure.kernels.traced_layers import Layers
 from orderone.measure.kernels.traced_values import Node, Value, natural_labels
@@ -52,6 +53,7 @@ class ModuleKernel:
     net: kernels.Sequential
     table: int | None  # rows of the table that whole numbers are looked up in
     channels_first: bool
+    shape: tuple[int, ...] = ()  # of one example
 
     def inputs(self, x: Annotated[Tensor | np.ndarray, UserInput]) -> kernels.Kernel:
         """Return the kernel of inputs as the model takes them: images have channels first."""
@@ -63,6 +65,10 @@ class ModuleKernel:
         if isinstance(x, np.ndarray):
             return kernels.inputs(values.numpy())
         return kernels.inputs(values)
+
+    def depth_scales(self) -> list[DepthScales]:
+        """Return depth scales and suggested variances of the activations and their weights."""
+        return depth_scales(self.net.layers)
 
     def __call__(
         self, x: Annotated[Tensor | np.ndarray | kernels.Kernel, UserInput]
@@ -124,7 +130,8 @@ def _traced(model: nn.Module, examples: Examples, training: bool) -> ModuleKerne
             argument="model",
         )
     layers = [node.layer for node in value.node.path() if node.layer is not None]
-    return ModuleKernel(kernels.Sequential(*layers), mode.table, channels_first)
+    net = kernels.Sequential(*layers)
+    return ModuleKernel(net, mode.table, channels_first, tuple(first.shape[1:]))
 
 
 def _run(
