@@ -29,6 +29,7 @@ MEASURED = {
     "s1-figure4": ["near", "far", "power", "low", "high", "growth_low", "growth_high"],
     "s1-figure5": ["ratio", "power", "low", "high"],
     "s1-table1": ["rate", "low", "high"],
+    "s1-signals": ["q_aa", "q_aa_var", "c_ab", "c_ab_var"],
     "s1-figure7": ["accuracy"],
     "s2-figure1": ["accuracy"],
     "s2-figure2": ["accuracy"],

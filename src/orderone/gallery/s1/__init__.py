@@ -9,6 +9,7 @@ from orderone.gallery.s1 import (
     figure5,
     figure6,
     figure7,
+    signals,
     table1,
 )
 
@@ -18,6 +19,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     figure2.EXPERIMENT,
     figure3.EXPERIMENT,
     figure4.EXPERIMENT,
+    signals.EXPERIMENT,
     figure5.EXPERIMENT,
     figure6.EXPERIMENT,
     figure7.EXPERIMENT,

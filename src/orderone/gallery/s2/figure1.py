@@ -8,8 +8,10 @@ from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Rec
 from orderone.gallery.frames import Frame
 from orderone.gallery.s2.axes import axes
 from orderone.gallery.s2.compare import Difference, difference
+from orderone.gallery.s2.paper_scale import at_scale
 from orderone.gallery.s2.strategy_runs import STRATEGIES
 from orderone.gallery.s2.vision_strategies import (
+    EPOCHS,
     GPU,
     NEIGHBOURS,
     PAPER,
@@ -38,7 +40,8 @@ def parts(settings: Settings) -> Parts:
 
 def judge(records: Records) -> list[Finding]:
     frame: Frame = records["search"]
-    return [_finding(name, frame[frame.strategy == name]) for name in STRATEGIES]
+    findings = [_finding(name, frame[frame.strategy == name]) for name in STRATEGIES]
+    return at_scale(findings, float(frame.epoch.max()), EPOCHS, "epochs")
 
 
 def _finding(strategy: str, tried: Frame) -> Finding:

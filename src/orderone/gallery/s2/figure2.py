@@ -13,8 +13,9 @@ from orderone.gallery.frames import Frame
 from orderone.gallery.judge import opposite, together
 from orderone.gallery.s2.axes import axes
 from orderone.gallery.s2.compare import CONFIDENCE, difference, fewer
+from orderone.gallery.s2.paper_scale import at_scale
 from orderone.gallery.s2.strategy_runs import STRATEGIES
-from orderone.gallery.s2.vision_strategies import GPU, PAPER, SMALL, Settings, at_the_best
+from orderone.gallery.s2.vision_strategies import EPOCHS, GPU, PAPER, SMALL, Settings, at_the_best
 
 OPACITIES = (1.0, 0.7, 0.45)
 SAME = 1.0
@@ -34,7 +35,7 @@ def judge(records: Records) -> list[Finding]:
         best[name] = list(runs.groupby("seed").accuracy.max())
         spikes[name] = int(runs.spikes.sum())
     ahead = difference(best["neural-tangent"], best["standard"])
-    return [
+    findings = [
         Finding(
             "neural-tangent is better than standard",
             ahead.positive,
@@ -51,6 +52,7 @@ def judge(records: Records) -> list[Finding]:
             " neural-tangent",
         ),
     ]
+    return at_scale(findings, float(frame.epoch.max()), EPOCHS, "epochs")
 
 
 def _means(best: dict[str, list[float]]) -> str:

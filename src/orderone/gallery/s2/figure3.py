@@ -24,6 +24,7 @@ from orderone.gallery.s2.denoising_strategies import (
     best_rate,
     search,
 )
+from orderone.gallery.s2.paper_scale import at_scale
 
 WARM = ("#d9534f", "#e8963a")
 COLD = ("#4c78d8", "#38a3a5")  # WARM above and COLD below the best rate, the nearest first
@@ -55,7 +56,9 @@ def judge(records: Records) -> list[Finding]:
     findings = [Finding(claim, agree, numbers)]
     for name in COMPARED:
         findings.append(_above(name, records[name], rates[name]))
-    return [*findings, _below(records, rates)]
+    findings.append(_below(records, rates))
+    updates = float(max(records[name].step.max() for name in COMPARED))
+    return at_scale(findings, updates, PAPER.training.steps, "updates")
 
 
 def _apart(records: Records) -> bool:

@@ -16,6 +16,7 @@ from orderone.gallery.s2.denoising_strategies import (
     at_the_best,
 )
 from orderone.gallery.s2.figure3 import OPACITIES, layout
+from orderone.gallery.s2.paper_scale import at_scale
 
 DASHES = ("solid", "dash")
 
@@ -34,9 +35,10 @@ def judge(records: Records) -> list[Finding]:
         lowest[name] = values
         means.append(f"{name} {sum(values) / max(len(values), 1):.3f}")
     less = difference(lowest["neural-tangent"], lowest["standard"])
-    updates = max(records[name].step.max() for name in COMPARED)
-    numbers = f"{', '.join(means)}; difference {less} after {updates:,} updates"
-    return [Finding("standard ends slightly below neural-tangent", less.positive, numbers)]
+    updates = float(max(records[name].step.max() for name in COMPARED))
+    numbers = f"{', '.join(means)}; difference {less}"
+    finding = Finding("standard ends slightly below neural-tangent", less.positive, numbers)
+    return at_scale([finding], updates, PAPER.training.steps, "updates")
 
 
 def draw(records: Records) -> list[Picture]:

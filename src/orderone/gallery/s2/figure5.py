@@ -8,6 +8,7 @@ from orderone.gallery.s2.compare import difference
 from orderone.gallery.s2.denoising_strategies import COMPARED, GPU, PAPER, SMALL, Settings, larger
 from orderone.gallery.s2.figure3 import layout
 from orderone.gallery.s2.figure4 import DASHES, curves_of
+from orderone.gallery.s2.paper_scale import at_scale
 
 
 def parts(settings: Settings) -> Parts:
@@ -37,7 +38,9 @@ def judge(records: Records) -> list[Finding]:
         means.append(f"{name} {sum(values) / max(len(values), 1):.3f}")
         better.append(_better(name, lowest(records[name], small), values))
     ahead = difference(of_large["standard"], of_large["neural-tangent"])
-    return [Finding(claim, ahead.positive, f"{', '.join(means)}; ahead by {ahead}"), *better]
+    faster = Finding(claim, ahead.positive, f"{', '.join(means)}; ahead by {ahead}")
+    updates = float(max(records[name].step.max() for name in COMPARED))
+    return at_scale([faster, *better], updates, PAPER.updates, "updates")
 
 
 def _better(name: str, small: list[float], large: list[float]) -> Finding:

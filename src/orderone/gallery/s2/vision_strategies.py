@@ -209,6 +209,7 @@ GPU = Settings(
     rounds=8,
     seeds=6,
 )
+EPOCHS = 300  # of the paper
 # ViT-B/16, 300 epochs of ImageNet in batches of 4096; 312 steps per epoch, warm-up over 20 epochs
 PAPER = Settings(
     data="data/imagenet",
