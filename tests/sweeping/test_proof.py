@@ -114,8 +114,10 @@ def test_models_that_are_not_repeatable_are_named(name):
     assert codes <= {"not-repeatable", "stack-deviates"}
 
 
-def test_what_acts_after_the_first_steps_is_found_in_the_last_one():
-    job = job_of(MORE["private number from the third step"], evaluate_every=None)
+@pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
+def test_what_acts_after_the_first_steps_is_found_in_the_last_one(precision):
+    build = MORE["private number from the third step"]
+    job = job_of(build, evaluate_every=None, precision=precision)
     with pytest.raises(NotStackable) as caught:
         list(Engine(job, stacked=True).run(trials_of(job)))
     assert caught.value.code == "stack-deviates"
@@ -323,6 +325,18 @@ def test_data_that_cannot_be_read_twice_is_named():
     with pytest.raises(NotStackable) as caught:
         verify(job, trials_of(job))
     assert caught.value.code == "data-not-repeatable"
+
+
+def test_data_may_reuse_its_tensors():
+    buffer = torch.zeros(7, INPUTS)
+
+    def reused(step, seed):
+        x, y = batch(step, 0)
+        return buffer.copy_(x), y
+
+    job = Job(ODD_MODELS["PReLU"], Source("reused", reused), steps=4, base_sizes={"width": 4})
+    found = list(Engine(job).run(trials_of(job)))
+    assert {outcome.facts["engine"] for outcome in found} == {"stacked"}
 
 
 # --- sweeps ---------------------------------------------------------------------------------------

@@ -155,8 +155,9 @@ class LastStep:
                 return AGREES
         return UNCLEAR
 
-    def _differences(self, a: Passes, b: Passes) -> Differences:
-        half = self.job.settings.half
+    def _differences(self, a: Passes, b: Passes, same_kernels: bool = False) -> Differences:
+        """Compare passes; with the same kernels, half precision rounds both in the same way."""
+        half = None if same_kernels else self.job.settings.half
         comparison = Comparison(self.stack.optimizer.laws, half)
         comparison.add_passes(self.step, a.loss, a.gradients, b.loss, b.gradients)
         return comparison.read(drew=False)
@@ -185,9 +186,10 @@ class LastStep:
             return
         # both anew: `alone` may have made steps before, which leave something behind
         again, once_more = (self._passes(self._another(self.member)) for _ in range(2))
-        spread = self._differences(again, once_more)  # kernels of a GPU may add in any order
+        # kernels of a GPU may add in any order
+        spread = self._differences(again, once_more, same_kernels=True)
         other = self._passes(self._another(self.first))
-        left = self._differences(again, other).beyond([spread])
+        left = self._differences(again, other, same_kernels=True).beyond([spread])
         if not left:
             return
         place = left[0].place

@@ -192,13 +192,17 @@ def read_first(job: Job, trials: Sequence[Trial], steps: int) -> FirstData:
             batch = source.at(number, trial.data_seed)
             step, part = divmod(number, job.accumulate)
             _must_be_equal(job, batch, stacked[step][part], row, number)
-            batches.append(batch)
+            batches.append(tree_map(_copy, batch))  # a function may reuse its tensors
         of_members.append(MemberData(batches, held_out))
     factor = job.settings_of(pair[0]).factor
     factors = [factor(step) for step in range(steps)]
     one_seed = all(trial.seed == trials[0].seed for trial in trials)
     proof_seeds = [SEED, SEED if one_seed else SEED + FAR]
     return FirstData(pair, rows, stacked, of_members, held_out, factors, proof_seeds)
+
+
+def _copy(leaf: object) -> object:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def _rows(batch: Batch, rows: Sequence[int]) -> Batch:
