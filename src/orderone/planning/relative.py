@@ -44,7 +44,7 @@ from orderone.planning.horizon import scaled_betas, times
 from orderone.planning.huggingface import other_numbers
 from orderone.planning.options import Request
 from orderone.planning.origins import Origin
-from orderone.planning.plan import Block, Plan, Row, in_groups
+from orderone.planning.plan import Block, Multiplier, Plan, Row, in_groups
 from orderone.planning.repetition_factors import Repetition, repeated_keys, repetitions
 from orderone.planning.roles.adapters import AdapterPart, adapter_parts
 from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
@@ -64,6 +64,17 @@ from orderone.rules.axes import Factors, Growth, width_factors
 
 # drafts after each step that changes factors, by the name that the plan prints
 Stages: TypeAlias = Mapping[str, adjustments.Drafts]
+LAST = "gauge"  # the last step
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Drafts after every step, multipliers for the forward pass, and notes."""
+
+    stages: Stages
+    multipliers: tuple[Multiplier, ...]
+    notes: tuple[str, ...]
+    undone: tuple[str, ...]  # those notes that ask for a change of the model's code
 
 
 def relative_plan(model: nn.Module, base: Base, request: Request, facts: ForwardFacts) -> Plan:
@@ -96,6 +107,37 @@ class _Comparison:
         drafts = self._drafts()
         subjects = self._subjects(drafts)
         request.check_settings(list(subjects.values()))
+        adjusted = self._adjusted(drafts, subjects)
+        rows = self._rows(adjusted.stages, subjects)
+        self._check_init_scale(rows, subjects)
+        settings = replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module))
+        if request.init.is_unset:
+            settings = replace(settings, init=self.base.init)
+        return Plan(
+            settings=settings,
+            rows=rows,
+            headline=self._headline(rows),
+            notes=(
+                *adjusted.notes,
+                *facts.findings,
+                *self._numbers(),
+                *adjustments.hook_notes(adjusted.multipliers),
+                *request.horizon.notes(),
+                *request.eps_notes(),
+            ),
+            undone=adjusted.undone,
+            multipliers=adjusted.multipliers,
+            looked=facts.note,
+            model=self.model,
+            planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
+            user_class=request.algorithm.user_class,
+            user_options=request.algorithm.options,
+        )
+
+    def _adjusted(self, drafts: adjustments.Drafts, subjects: Mapping[str, Subject]) -> "_Steps":
+        """Change the factors of the rule, one step after the other."""
+        request = self.request
+        facts = self.facts
         # widths of keys and values are those of the queries
         drafts = repeated_keys(drafts, self.repetitions, replace(request, repetition_rule=None))
         start = started(drafts, subjects, request.init, facts, self.base, self.model)
@@ -108,55 +150,26 @@ class _Comparison:
         scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
         tied = adjustments.tied_readouts(scores.drafts, facts, request)
         gauge = adjustments.gauge(tied.drafts, request)
-        multipliers = adjustments.merged_multipliers(
-            (*in_depth.multipliers, *tied.multipliers, *gauge.multipliers)
-        )
         undone = (*scores.notes, *tied.notes)
-        notes = (
-            *start.notes,
-            *mixtures.notes,
-            *in_depth.notes,
-            *undone,
-            *self._bottlenecks(gauge.drafts.values()),
-        )
-        sizes = order_one_sizes(gauge.drafts, subjects, facts, self.base, self.model)
-        stages: Stages = {
-            "width": start.drafts,
-            "repetition": repeated,
-            "weight norm": normed,
-            "rank": adapted,
-            "forward code": compensated,
-            "experts": mixtures.drafts,
-            "depth": in_depth.drafts,
-            "attention scores": scores.drafts,
-            "tied readout": tied.drafts,
-            "gauge": gauge.drafts,
-        }
-        rows = request.decayed(self._rows(gauge.drafts, subjects, stages))
-        rows = tuple(replace(row, order_one=sizes.get(row.name)) for row in rows)
-        self._check_init_scale(rows, subjects)
-        settings = replace(request.settings(relative=True), base_sizes=sizes_of(self.base.module))
-        if request.init.is_unset:
-            settings = replace(settings, init=self.base.init)
-        return Plan(
-            settings=settings,
-            rows=rows,
-            headline=self._headline(rows),
-            notes=(
-                *notes,
-                *facts.findings,
-                *self._numbers(),
-                *adjustments.hook_notes(multipliers),
-                *request.horizon.notes(),
-                *request.eps_notes(),
+        bottlenecks = self._bottlenecks(gauge.drafts.values())
+        return _Steps(
+            stages={
+                "width": start.drafts,
+                "repetition": repeated,
+                "weight norm": normed,
+                "rank": adapted,
+                "forward code": compensated,
+                "experts": mixtures.drafts,
+                "depth": in_depth.drafts,
+                "attention scores": scores.drafts,
+                "tied readout": tied.drafts,
+                LAST: gauge.drafts,
+            },
+            multipliers=adjustments.merged_multipliers(
+                (*in_depth.multipliers, *tied.multipliers, *gauge.multipliers)
             ),
+            notes=(*start.notes, *mixtures.notes, *in_depth.notes, *undone, *bottlenecks),
             undone=undone,
-            multipliers=multipliers,
-            looked=facts.note,
-            model=self.model,
-            planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
-            user_class=request.algorithm.user_class,
-            user_options=request.algorithm.options,
         )
 
     def _in_depth(self, drafts: adjustments.Drafts) -> adjustments.Adjusted:
@@ -376,25 +389,25 @@ class _Comparison:
                 )
                 raise InputError(message, argument="init_scale")
 
-    def _rows(
-        self, drafts: adjustments.Drafts, subjects: Mapping[str, Subject], stages: "Stages"
-    ) -> tuple[Row, ...]:
+    def _rows(self, stages: Stages, subjects: Mapping[str, Subject]) -> tuple[Row, ...]:
+        drafts = stages[LAST]
         roles = {name: draft.role for name, draft in drafts.items()}
         width = residual_width(self.tensors, roles)
+        sizes = order_one_sizes(drafts, subjects, self.facts, self.base, self.model)
         rows: list[Row] = []
         for draft in drafts.values():
             row = self._row(draft, subjects[draft.name], width)
             rows.append(replace(row, origins=self._origins(row, subjects[draft.name], stages)))
-        return tuple(rows)
+        decayed = self.request.decayed(tuple(rows))
+        return tuple(replace(row, order_one=sizes.get(row.name)) for row in decayed)
 
     def _row(self, draft: Draft, subject: Subject, width: int | None) -> Row:
         request = self.request
         item = draft.evidence.item
         factors = draft.factors
         algorithm = draft.algorithm
-        if draft.trained or item.tensor.is_meta:
-            initial = draft.base
-        else:
+        initial = draft.base
+        if not draft.trained and not item.tensor.is_meta:
             initial = measure(item.tensor)  # frozen: the size stays
         init_scale = request.init_scale_of(subject, len(item.shape))
         constant = None
@@ -413,10 +426,7 @@ class _Comparison:
             init_std=initial.rms * factors.std * init_scale * draft.own_depth,
             lr=request.lr_of(algorithm, subject) * factors.lr * horizon.lr,
             weight_decay=self._weight_decay(draft, subject, factors),
-            eps=times(
-                request.scaled_eps(algorithm, draft.evidence, factors),
-                horizon.eps**algorithm.eps_power,
-            ),
+            eps=self._eps(draft, factors, horizon),
             reason="; ".join((*draft.reasons, *request.settings_reason(subject))),
             optimizer=algorithm.name,
             uses=item.modules,
@@ -443,6 +453,10 @@ class _Comparison:
             horizon = horizon * factors
         return horizon
 
+    def _eps(self, draft: Draft, factors: Factors, horizon: Factors) -> Eps:
+        eps = self.request.scaled_eps(draft.algorithm, draft.evidence, factors)
+        return times(eps, horizon.eps**draft.algorithm.eps_power)
+
     def _weight_decay(self, draft: Draft, subject: Subject, factors: Factors) -> float:
         request = self.request
         base = request.weight_decay_of(draft.algorithm, subject)
@@ -456,11 +470,11 @@ class _Comparison:
             return None
         return scaled_betas(draft.algorithm, draft.algorithm.betas, factors)
 
-    def _origins(self, row: Row, subject: Subject, stages: "Stages") -> tuple[Origin, ...]:
+    def _origins(self, row: Row, subject: Subject, stages: Stages) -> tuple[Origin, ...]:
         """Return the factors of a row by axis, adjustment and setting of the user."""
         if not row.trained:
             return ()
-        draft = stages["gauge"][row.name]
+        draft = stages[LAST][row.name]
         origins = [self._tuned(draft.algorithm, subject, row.init_scale)]
         before = Origin("base")
         earlier: Draft | None = None
@@ -552,10 +566,7 @@ class _Comparison:
             constant=constant,
             lr=request.lr_of(algorithm, subject) * factors.lr * horizon.lr,
             weight_decay=self._weight_decay(draft, subject, factors),
-            eps=times(
-                request.scaled_eps(algorithm, draft.evidence, factors),
-                horizon.eps**algorithm.eps_power,
-            ),
+            eps=self._eps(draft, factors, horizon),
             factors=factors,
         )
 
