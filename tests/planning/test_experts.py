@@ -105,6 +105,29 @@ def test_weights_of_a_sigmoid_grow_with_the_number_of_active_experts():
     assert plan["layers.0.mix.moe.0.down.weight"].factors.std == pytest.approx(1 / 2)
 
 
+@pytest.mark.parametrize("form", ["list", "dict", "fused"])
+def test_experts_that_choose_their_tokens(form):
+    """On average a token has k experts, and weights that sum to k/M."""
+    base = MixtureNet(4, 2, form=form, weights="choice")
+    plan = _plan(MixtureNet(16, 2, form=form, weights="choice"), base, inputs=X)
+    last = {"list": "moe.15.down.weight", "dict": "moe.expert_15.down.weight", "fused": "moe.w2"}
+    row = plan[f"layers.1.mix.{last[form]}"]
+    assert row.factors.std == row.lr == pytest.approx(4)
+    assert row.eps == pytest.approx(1 / 8)
+    assert plan["layers.0.mix.router.weight"].eps == pytest.approx(1 / 2)
+    assert "2 of 16 experts (base: 2 of 4)" in row.reason
+    assert any("expert-tokens" in note for note in plan.notes)
+    same = _plan(MixtureNet(16, 8, form=form, weights="choice"), base, inputs=X)
+    assert same[f"layers.1.mix.{last[form]}"].factors.std == pytest.approx(1)
+
+
+def test_experts_that_drop_tokens_are_refused_by_name():
+    """With equal logits all tokens want the same experts: how many are dropped is not known."""
+    with refuses("experts-not-read", argument="expert_rule"):
+        base = MixtureNet(4, weights="capacity")
+        _plan(MixtureNet(16, weights="capacity"), base, inputs=X)
+
+
 def test_unknown_routing_is_refused_by_name():
     with refuses("experts-not-read", argument="expert_rule"):
         _plan(MixtureNet(16, form="fused"), MixtureNet(8, form="fused"))
@@ -302,14 +325,14 @@ def _trained(
     return sizes
 
 
-@pytest.mark.parametrize("weights", ["top", "all"])
+@pytest.mark.parametrize("weights", ["top", "all", "choice"])
 def test_sizes_in_networks_with_more_experts_are_the_predicted_ones(weights):
     """At a constant number of active experts: outputs and updates of order one; gradients of
     experts M^-1/2, times the compensated weights for their last matrix."""
     for key, slope in _slopes(weights, "mup").items():
         expected = 0.0
         if key.startswith("gradient"):
-            expected = -1.5 if (weights == "all" and "w2" in key) else -0.5
+            expected = -1.5 if (weights != "top" and "w2" in key) else -0.5
         tolerance = 0.2 if key.startswith("gradient") else 0.1
         assert slope == pytest.approx(expected, abs=tolerance), (key, slope)
 
@@ -319,8 +342,9 @@ def test_gradients_of_experts_that_all_tokens_share_fall_like_their_fraction_of_
     assert -1.1 < _slopes("top", "mup", signal=30.0)["gradient moe.w2"] < -0.75
 
 
-def test_without_the_rule_unnormalized_weights_make_the_output_vanish():
-    assert _slopes("all", None)["output"] == pytest.approx(-1, abs=0.15)
+@pytest.mark.parametrize("weights", ["all", "choice"])
+def test_without_the_rule_unnormalized_weights_make_the_output_vanish(weights):
+    assert _slopes(weights, None)["output"] == pytest.approx(-1, abs=0.15)
 
 
 class AtTheRoot(nn.Module):

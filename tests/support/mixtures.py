@@ -36,7 +36,8 @@ class Fused(nn.Module):
 
 
 class Mixture(nn.Module):
-    """One block: `form` is list, dict or fused; `weights` is top, all or sigmoid."""
+    """One block: `form` is list, dict or fused; `weights` is top, all or sigmoid, or choice, where
+    experts choose tokens, or capacity, where they drop those that are too many."""
 
     def __init__(self, width: int, hidden: int, experts: int, active: int, form: str, weights: str):
         super().__init__()
@@ -57,11 +58,18 @@ class Mixture(nn.Module):
         top, chosen = logits.topk(self.active, dim=-1)
         if self.weights == "top":
             weights = top.softmax(-1)
-        elif self.weights == "all":
-            weights = logits.softmax(-1).gather(-1, chosen)
-        else:
+        elif self.weights == "sigmoid":
             weights = top.sigmoid()
+        else:
+            weights = logits.softmax(-1).gather(-1, chosen)
         mask = torch.zeros_like(logits).scatter(-1, chosen, weights)
+        capacity = max(1, len(x) * self.active // logits.shape[-1])
+        if self.weights == "choice":
+            shares = logits.softmax(-1)
+            best, tokens = shares.topk(capacity, dim=0)
+            mask = torch.zeros_like(shares).scatter(0, tokens, best)
+        elif self.weights == "capacity":
+            mask = mask * ((mask > 0).cumsum(0) <= capacity)
         if isinstance(self.moe, Fused):
             outputs = self.moe(x)
         else:

@@ -90,7 +90,7 @@ def _grew(block: _Block, facts: ForwardFacts) -> bool:
     if facts.pair is not None:
         why = (
             "the block could not be called on its own, or its output was not the same for all"
-            " tokens, as if experts choose tokens or drop some"
+            " tokens, as if experts drop some"
         )
     message = (
         f"experts: {part.block} has {part.count[0]} experts in the base and {part.count[1]} in the"
@@ -158,8 +158,8 @@ def _scaled(
     assert routing is not None
     factors = expert_factors(tensor, growth, draft.algorithm.law, rule)
     reason = (
-        f"{tensor} of {routing.target.active} of {part.count[1]} experts (base:"
-        f" {routing.base.active} of {part.count[0]}), rule {rule}"
+        f"{tensor} of {routing.target.active:.4g} of {part.count[1]} experts (base:"
+        f" {routing.base.active:.4g} of {part.count[0]}), rule {rule}"
     )
     if tensor == "expert output" and abs(growth.weights - 1) > SAME:
         reason += f"; the forward code's weights sum to {growth.weights:.4g} times the base's"
@@ -171,8 +171,8 @@ def _sparsity_note(block: _Block, growth: ExpertGrowth) -> str:
     assert routing is not None
     part = block.part
     note = (
-        f"experts: {stack_of(part.block)} has {routing.target.active} of {part.count[1]} experts"
-        f" active, the base {routing.base.active} of {part.count[0]}: an expert sees"
+        f"experts: {stack_of(part.block)} has {routing.target.active:.4g} of {part.count[1]} experts"
+        f" active, the base {routing.base.active:.4g} of {part.count[0]}: an expert sees"
         f" {growth.tokens:.4g} times the tokens of a step, which is another batch size for experts;"
         " no rule preserves the best learning rate then. Let the number of active experts grow with"
         " the number of experts"

@@ -12,8 +12,16 @@ so the block is called on its own, with weights for which the answer is exact:
 
 Then y = S f(1) with S = sum of g_e: the ratio of the S of two models is the growth of the sum of
 weights. The number k of experts with a gradient is the number of active experts. All tensors are
-restored. If the entries of y differ, the block has more in it than experts and router, and nothing
-is concluded.
+restored. If the entries of one token differ, the block has more in it than experts and router, and
+nothing is concluded.
+
+**Experts that choose their tokens.** Each of M experts takes the C tokens of T with the largest
+weights, so that tokens have different numbers of experts, on average k = M C / T, and different
+sums. Both averages take the places of k and S: a token's number of experts is about Poisson with
+the mean k, whatever M is, so that S differs between tokens by numbers of order one, and an expert
+sees k T / M tokens, as above. Equal logits do not decide which tokens an expert takes, but how
+many. If experts have different numbers of tokens (some drop tokens beyond their capacity, and with
+equal logits all tokens want the same experts), nothing is concluded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +46,7 @@ UNEVEN = 0.01  # entries of the output that differ by less differ by rounding
 class Routing:
     """Routing of one block for equal router logits."""
 
-    active: int  # experts that a token visits
+    active: float  # experts that a token visits, on average
     weight_sum: float  # sum of their weights, up to a constant of the architecture
 
 
@@ -148,13 +156,73 @@ def _routing(
             )
         change = (output - silent).detach().float()
         weight_sum = float(change.abs().mean())
+        by_token = change.reshape(-1, change.shape[-1])
+        chosen: float | None = None
+        tokens_differ = _differ(by_token, weight_sum)
+        if tokens_differ:
+            chosen = _experts_per_token(block, call, experts, parts, fan_in, silent)
     by_name = dict(zip(experts, gradients, strict=True))
     active = _active({name: by_name[name] for name in experts if name in fan_in}, parts)
     if not active or not 0 < weight_sum < float("inf"):
         return None
-    if float(change.max() - change.min()) > UNEVEN * weight_sum:
+    if _differ(by_token.T, weight_sum):
         return None  # other layers of the block, with weights of their own, follow the experts
-    return Routing(active, weight_sum)
+    if not tokens_differ:
+        return Routing(float(active), weight_sum)
+    return None if chosen is None else Routing(chosen, weight_sum)
+
+
+def _differ(rows: Tensor, size: float) -> bool:
+    """Return whether rows differ by more than rounding."""
+    return float((rows.amax(0) - rows.amin(0)).max()) > UNEVEN * size
+
+
+def _experts_per_token(
+    block: nn.Module,
+    call: Call,
+    experts: Mapping[str, Tensor],
+    parts: Mapping[str, ExpertPart],
+    fan_in: Mapping[str, int],
+    silent: Tensor,
+) -> float | None:
+    """Return the average number of experts per token if every expert chooses as many tokens."""
+    args, kwargs = call
+    taken: list[int] = []
+    tokens = 0
+    for member in _members(experts, parts):
+        for tensor in experts.values():
+            tensor.data.zero_()
+        for name, values in member:
+            if name in fan_in:
+                values.fill_(1 / fan_in[name])
+        with torch.no_grad():
+            change = (_output(block(*args, **kwargs)) - silent).abs().amax(-1)
+        tokens = change.numel()
+        taken.append(int((change > UNEVEN * change.max()).sum()))
+    if not taken or len(set(taken)) > 1:
+        return None
+    return sum(taken) / tokens
+
+
+def _members(
+    experts: Mapping[str, Tensor], parts: Mapping[str, ExpertPart]
+) -> list[list[tuple[str, Tensor]]]:
+    """Return the values of every single expert: names of tensors, and their parts."""
+    members: dict[object, list[tuple[str, Tensor]]] = {}
+    for name, tensor in experts.items():
+        axis = parts[name].axis
+        if axis is None:
+            members.setdefault(_member(name, parts[name]), []).append((name, tensor.data))
+            continue
+        for index in range(tensor.shape[axis]):
+            members.setdefault(index, []).append((name, tensor.data.select(axis, index)))
+    return list(members.values())
+
+
+def _member(name: str, part: ExpertPart) -> str:
+    """Return the name of the expert module in its block."""
+    inner = name.removeprefix(f"{part.block}.") if part.block else name
+    return ".".join(inner.split(".")[:2])
 
 
 def _active(gradients: Mapping[str, Tensor | None], parts: Mapping[str, ExpertPart]) -> int:
@@ -169,8 +237,7 @@ def _active(gradients: Mapping[str, Tensor | None], parts: Mapping[str, ExpertPa
             rows = gradient.movedim(part.axis, 0).flatten(1).any(dim=1)
             largest = max(largest, int(rows.sum()))
         else:
-            inner = name.removeprefix(f"{part.block}.") if part.block else name
-            members.add(".".join(inner.split(".")[:2]))
+            members.add(_member(name, part))
     return max(largest, len(members))
 
 
