@@ -171,8 +171,8 @@ def _sparsity_note(block: _Block, growth: ExpertGrowth) -> str:
     assert routing is not None
     part = block.part
     note = (
-        f"experts: {stack_of(part.block)} has {routing.target.active:.4g} of {part.count[1]} experts"
-        f" active, the base {routing.base.active:.4g} of {part.count[0]}: an expert sees"
+        f"experts: {stack_of(part.block)} has {routing.target.active:.4g} of {part.count[1]}"
+        f" experts active, the base {routing.base.active:.4g} of {part.count[0]}: an expert sees"
         f" {growth.tokens:.4g} times the tokens of a step, which is another batch size for experts;"
         " no rule preserves the best learning rate then. Let the number of active experts grow with"
         " the number of experts"
