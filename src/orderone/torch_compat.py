@@ -182,12 +182,18 @@ def compile_graph(
     """Return the compiled operations, for these shapes.
 
     torch.compile would trace the operations once more, and `torch.compiler.reset`, which `apply`
-    calls, would discard its result. Traced stacks. All.
+    calls, would discard its result. Without a context of shapes, which torch.compile makes, the
+    compiler would not look for the program on disk. Traced stacks. All.
     """
+    from torch._guards import TracingContext, tracing
     from torch._inductor import compile as compile_by_inductor
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     compile_inputs: Any = inputs
-    program: Any = compile_by_inductor(operations, compile_inputs, options)
+    shapes = ShapeEnv(assume_static_by_default=True)
+    with tracing(TracingContext(FakeTensorMode(shape_env=shapes))):
+        program: Any = compile_by_inductor(operations, compile_inputs, options)
     return program
 
 

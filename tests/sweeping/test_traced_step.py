@@ -192,3 +192,20 @@ def test_compiled_steps(name):
         assert torch.allclose(step(batch_of(seed)), losses, rtol=64 * torch.finfo().eps)
     for key, x in expected.state().items():
         assert torch.allclose(stack.state()[key], x, rtol=1e-3, atol=1e-6), key
+
+
+@pytest.mark.slow
+def test_programs_are_found_on_disk(tmp_path, monkeypatch):
+    """The compiler keeps programs in a folder, and the next process takes them from there."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    found: list[int] = []
+    for _ in range(2):
+        compiling.forget_programs()
+        counters.clear()
+        step = CompiledStep(stack_of("sgd"), batch_of(0))
+        assert step.compiled, step.compile_error
+        found.append(counters["inductor"]["fxgraph_cache_hit"])
+    assert found == [0, 1]
+    compiling.forget_programs()
