@@ -112,7 +112,7 @@ __all__ = [
     "outside_vmap",
     "parameter_registry",
     "peek_interpreter_stack",
-    "recording_program",
+    "recording_compiler",
     "rnn_flat_weights",
     "set_rnn_flat_weights",
     "set_vmap_fallback_warning",
@@ -444,18 +444,19 @@ class _RecordingBackend:
         return self.backend(graph, inputs, **options)
 
 
-def recording_program(context: Any, most_graphs: int) -> Callable[..., Any]:
-    """Return a function of a module and its arguments: a second compiled program of the module.
+def recording_compiler(
+    context: Any, most_graphs: int
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what compiles functions with the backend and the dynamic shapes of a context.
 
-    It has the backend and the dynamic shapes of the first. Compiled code is looked up by the
-    identity of the backend. Hooks of the module itself run outside of the program. More graphs than
-    `most_graphs` are refused by a compilation error. Probe; all.
+    Compiled code is looked up by the identity of the backend, which is another one. More graphs
+    than `most_graphs` are refused by a compilation error. Probe; all.
     """
     from torch._dynamo.eval_frame import innermost_backend
 
     backend = _RecordingBackend(innermost_backend(context.callback), most_graphs)
     dynamic = getattr(context, "_dynamic", None)
-    return torch.compile(nn.Module.__call__, backend=backend, dynamic=dynamic)
+    return lambda function: torch.compile(function, backend=backend, dynamic=dynamic)
 
 
 def compilation_reason(error: Exception) -> str:

@@ -17,6 +17,7 @@ from probe_oracle import (
     train,
     twins,
 )
+from torch import Tensor
 
 import orderone as o1
 from orderone.measure.recording import QUANTITIES
@@ -128,15 +129,15 @@ def test_a_compiled_training_step_is_recorded(used_before):
     model = Shared()
     optimizer = adamw(model)
 
-    def train_step(seed: int) -> None:
+    def train_step(x: Tensor) -> None:
         model.zero_grad()
-        squares(model, seed).backward()
+        model(x).square().mean().backward()
         optimizer.step()
 
     step: Any = torch.compile(train_step, backend="eager")
     if used_before:
-        step(7)
+        step(batch(7, 5, 6))
     with o1.probe(model, optimizer=optimizer, every=2) as p:
         for seed in range(5):
-            step(seed)
+            step(batch(seed, 5, 6))
     assert steps_of(p.frame, "output") == steps_of(p.frame, "update") == [0, 2, 4]

@@ -203,16 +203,23 @@ def test_evaluations_in_a_recorded_step_run_the_program_of_the_user():
     assert rows[2] - rows[1] == rows[1] - rows[0] == rows[0]
 
 
-def test_without_an_optimizer_every_pass_is_a_step():
+@pytest.mark.parametrize("in_place", [False, True])
+def test_without_an_optimizer_every_pass_is_a_step(in_place):
     model, plain = twins(Shared)
     frames = []
-    compiled: Any = torch.compile(model, backend="aot_eager")
+    backend, graphs = counted()
+    compiled: Any = model
+    if in_place:
+        model.compile(backend=backend)
+    else:
+        compiled = torch.compile(model, backend=backend)
     for watched in (compiled, plain):
         with o1.probe(watched, every=2) as p:
             for step in range(7):
                 watched.zero_grad()
                 squares(watched, step).backward()
         frames.append(p.frame.set_index(KEYS).sort_index())
+    assert len(graphs) == 2
     assert set(frames[0].index.get_level_values("step")) == {0, 2, 4, 6}
     equal(*frames)
 
@@ -269,6 +276,17 @@ def test_a_backend_that_fails():
         raise NotImplementedError("this operation is missing")
 
     assert "this operation is missing" in uncompiled(*twins(Shared), backend=failing)
+
+
+def test_a_forward_that_was_replaced():
+    def build() -> nn.Module:
+        model = Shared()
+        model.forward = lambda x: model.layer(x)  # type: ignore[method-assign]
+        return model
+
+    model, plain = build(), build()
+    plain.load_state_dict(model.state_dict())
+    assert "not a method" in uncompiled(model, plain)
 
 
 class Breaks(nn.Module):

@@ -19,8 +19,6 @@ from orderone.observe.device_queue import memory
 from orderone.observe.hooks import (
     Identities,
     ModuleHooks,
-    is_own,
-    uncompiled,
     watching,
     watching_scores,
 )
@@ -204,17 +202,11 @@ class Probe:
             return
         stack = ExitStack()
         self._passes = stack
-        root = unwrap(self.model)
-        is_root = is_own(root)
-
-        def begin(called: nn.Module, _: object) -> None:
-            if is_root(called) and not self._has_begun_pass:
-                self._begin()
-
-        stack.callback(root.register_forward_pre_hook(uncompiled(begin)).remove)
         kinds = (self._of_training_passes | self._compared) & {Quantity.INPUT, Quantity.OUTPUT}
         hooks = stack.enter_context(
-            watching(self.model, self._record, self.wanted, kinds, self._listens)
+            watching(
+                self.model, self._record, self.wanted, kinds, self._listens, self._begin_if_new
+            )
         )
         if is_dynamo_imported():
             self._watch_regions(stack, hooks)
@@ -234,6 +226,10 @@ class Probe:
             Quantity.OUTPUT_GRADIENT in self.quantities,
         )
         stack.enter_context(redirected(self.model, regions, self, hooks, choice))
+
+    def _begin_if_new(self) -> None:
+        if not self._has_begun_pass:
+            self._begin()
 
     def begin_pass(self, is_root: bool) -> "PassKind":
         """Choose how a pass of a compiled module runs; `is_root` if it is the whole model."""

@@ -177,7 +177,9 @@ class _Call:
     def _recorded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         recording = self._recording
         if not recording.is_surveyed:
-            output = recording.survey(self._modules, lambda: self._as_written(args, kwargs))
+            output = recording.survey(
+                self._region.module, self._modules, lambda: self._as_written(args, kwargs)
+            )
             self._warn()
             return output
         buffers: list[tuple[Tensor, Tensor]] = []

@@ -20,14 +20,13 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from orderone.observe.inventory import modules_by_name
+from orderone.observe.inventory import modules_by_name, unwrap
 from orderone.observe.quantities import Quantity
 from orderone.observe.tensor_facts import is_measurable, version
-from orderone.torch_compat import DisableTorchFunction, is_dynamo_imported, tree_leaves
+from orderone.torch_compat import DisableTorchFunction, tree_leaves
 
 Sink = Callable[[str, Quantity, Tensor], None]  # module, input or output, tensor
 TorchFunction = Callable[..., Any]
-Hook = Callable[..., Any]
 HookMaker = Callable[[], Iterable[RemovableHandle]]  # registers the hooks of one module
 _SOFTMAX = {torch.softmax, functional.softmax, Tensor.softmax, torch.special.softmax}
 _FUSED = functional.scaled_dot_product_attention
@@ -45,15 +44,18 @@ def watching(
     wanted: Callable[[str], bool] = lambda name: True,
     kinds: Collection[Quantity] = (Quantity.INPUT, Quantity.OUTPUT),
     listens: Callable[[Quantity], bool] = lambda quantity: True,
+    begin: Callable[[], None] = lambda: None,
 ) -> Iterator["ModuleHooks"]:
     """Send every call of every module with a `wanted` name to `sink`, while `listens` is true.
 
-    Compiled code calls no hooks: inside the context the model runs eagerly.
+    `begin` is called first, before each pass of the whole model. Compiled code calls no hooks:
+    inside the context the model runs eagerly.
     """
-    makers: dict[str, HookMaker] = {}
+    makers: dict[str, HookMaker] = {"": partial(_begin_hook, unwrap(model), begin)}
     for name, module in modules_by_name(model).items():
         if wanted(name):
-            makers[name] = partial(_hooks, name, module, sink, kinds, listens)
+            maker = partial(_hooks, name, module, sink, kinds, listens)
+            makers[name] = partial(_both, makers[name], maker) if name in makers else maker
     hooks = ModuleHooks(makers)
     try:
         hooks.register(makers)
@@ -61,6 +63,21 @@ def watching(
             yield hooks
     finally:
         hooks.remove(makers)
+
+
+def _begin_hook(root: nn.Module, begin: Callable[[], None]) -> Iterator[RemovableHandle]:
+    is_root = is_own(root)
+
+    def before(called: nn.Module, args: object) -> None:
+        if is_root(called):
+            begin()
+
+    yield root.register_forward_pre_hook(before)
+
+
+def _both(first: HookMaker, second: HookMaker) -> Iterator[RemovableHandle]:
+    yield from first()
+    yield from second()
 
 
 class ModuleHooks:
@@ -129,16 +146,9 @@ def _hooks(
                     sink(name, Quantity.OUTPUT, signal)
 
     if Quantity.INPUT in kinds:
-        yield module.register_forward_pre_hook(uncompiled(before), with_kwargs=True)
+        yield module.register_forward_pre_hook(before, with_kwargs=True)
     if Quantity.OUTPUT in kinds:
-        yield module.register_forward_hook(uncompiled(after))
-
-
-def uncompiled(hook: Hook) -> Hook:
-    """Return a hook that torch.compile leaves alone where it calls it outside of a program."""
-    if not is_dynamo_imported():
-        return hook
-    return torch.compiler.disable(hook)
+        yield module.register_forward_hook(after)
 
 
 def is_own(module: nn.Module) -> Callable[[nn.Module], bool]:

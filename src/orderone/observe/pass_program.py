@@ -30,7 +30,7 @@ from orderone.observe.quantities import Quantity
 from orderone.observe.traced_sizes import Tap, sizes
 from orderone.torch_compat import (
     COMPILED_FORWARD,
-    recording_program,
+    recording_compiler,
     tree_leaves,
 )
 
@@ -107,6 +107,14 @@ def without_torch_warning() -> Iterator[None]:
         yield
 
 
+def class_forward(module: nn.Module) -> FunctionType | None:
+    """Return the forward function of a module's class; None if the module has another one."""
+    forward = getattr(type(module), COMPILED_FORWARD, None)
+    if COMPILED_FORWARD in vars(module) or not isinstance(forward, FunctionType):
+        return None
+    return forward
+
+
 def copy_of(function: FunctionType) -> FunctionType:
     """Return a function with a copy of the code."""
     code = function.__code__.replace()
@@ -131,8 +139,8 @@ class PassProgram:
         self.reason: str | None = None  # why the module runs uncompiled in recorded steps
         self._device = torch.device("cpu")
         self._row_count = 0
-        self._call = recording_program(context, MOST_GRAPHS)
-        self._forward: FunctionType | None = None
+        self._compile = recording_compiler(context, MOST_GRAPHS)
+        self._forward: Callable[..., Any] | None = None
         self._hooks = {name: self._hooks_of(name) for name in choice.modules}
         # of the pass that is running
         self._position = 0
@@ -141,7 +149,9 @@ class PassProgram:
         self._sizes: list[Tensor] = []
         self._rows: Sequence[Tensor] = ()
 
-    def survey(self, modules: Mapping[str, nn.Module], action: Callable[[], Any]) -> Any:
+    def survey(
+        self, module: nn.Module, modules: Mapping[str, nn.Module], action: Callable[[], Any]
+    ) -> Any:
         """Run `action`, an uncompiled pass of the module, and list its events."""
         survey = Survey(self.choice)
         handles: list[RemovableHandle] = []
@@ -155,6 +165,8 @@ class PassProgram:
             for handle in handles:
                 handle.remove()
         survey.end(result)
+        if class_forward(module) is None:
+            survey.reason = "its forward is not a method of its class"
         self.events = survey.events
         self.reason = survey.reason
         self._row_count = survey.rows
@@ -185,10 +197,10 @@ class PassProgram:
         try:
             with (
                 torch.compiler.set_stance("default"),
-                self._own_forward(module),
+                self._compiled_forward(module),
                 without_torch_warning(),
             ):
-                output = self._call(module, *args, **kwargs)
+                output = module(*args, **kwargs)
         finally:
             for handle in handles:
                 handle.remove()
@@ -208,18 +220,16 @@ class PassProgram:
         return output, collected
 
     @contextmanager
-    def _own_forward(self, module: nn.Module) -> Iterator[None]:
-        """Let a module run a copy of its forward function.
+    def _compiled_forward(self, module: nn.Module) -> Iterator[None]:
+        """Let a module run a compiled copy of its forward function; its hooks run outside.
 
         torch.compile keeps programs with the code of a function, and limits their number; those of
         the user should not count ours.
         """
-        forward = getattr(module.forward, "__func__", None)
-        if not isinstance(forward, FunctionType) or COMPILED_FORWARD in vars(module):
-            yield
-            return
         if self._forward is None:
-            self._forward = copy_of(forward)
+            forward = class_forward(module)
+            assert forward is not None  # the survey gave a reason
+            self._forward = self._compile(copy_of(forward))
         module.forward = MethodType(self._forward, module)
         try:
             yield
