@@ -94,3 +94,19 @@ def test_updates_of_half_precision_below_its_rounding_are_not_judged():
 
     assert "2.weight" in judged(torch.float32)
     assert "2.weight" not in judged(torch.bfloat16)
+
+
+def test_exponents_of_alignment_are_those_of_its_tables():
+    def build(width):
+        return nn.Sequential(
+            nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)
+        )
+
+    batch = (torch.randn(32, 8), torch.arange(32) % 4)
+    check = o1.coord_check(build, [16, 32, 64], lr=1e-2, batches=batch, seeds=1)
+    by_layer, by_role = check.observations.alignment_exponents("alpha")
+    table = check.alignment
+    assert table is not None
+    assert by_layer == pytest.approx(table.alpha)
+    rows = [row for row in table.role_rows if row["quantity"] == "alpha"]
+    assert by_role == pytest.approx({row["role"]: row["exponent"] for row in rows})

@@ -15,6 +15,7 @@ from torch.nn import functional
 import orderone as o1
 from orderone import rules
 from orderone.core.errors import code_of
+from orderone.planning.base import BLOCK, Initial, measure
 
 
 class Residual(nn.Module):
@@ -495,3 +496,14 @@ def test_frozen_row_lengths_are_not_changed():
 
     plan = o1.plan(build(256), base=build(64), inputs=torch.randn(4, 8))
     assert plan["2.parametrizations.weight.original0"].factors.std == 1
+
+
+def test_initial_sizes_of_large_tensors_are_those_of_all_entries():
+    x = 1e3 + torch.randn(7, BLOCK // 3)
+    exact = x.double().square().mean().sqrt().item()
+    assert measure(x).rms == pytest.approx(exact, rel=1e-12)
+    assert measure(x.T).rms == pytest.approx(exact, rel=1e-12)
+    one = torch.full((3, BLOCK), 2.0)
+    assert measure(one) == Initial(2.0, 2.0)
+    one[1, 5] = 3.0  # the first and the last entry are the same
+    assert measure(one).constant is None

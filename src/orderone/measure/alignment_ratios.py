@@ -95,10 +95,10 @@ class Layer:
 
     def product(self, weight: Tensor, x: Tensor) -> Tensor:
         """Return the forward pass on `x` with another weight and without bias."""
-        tensors = {}
+        tensors = {f"module.{self.attribute}": weight}
         for name, parameter in self.module.named_parameters(recurse=False):
-            tensors[f"module.{name}"] = torch.zeros_like(parameter)
-        tensors[f"module.{self.attribute}"] = weight
+            if name != self.attribute:
+                tensors[f"module.{name}"] = torch.zeros_like(parameter)
         return functional_call(_WithoutHooks(self.module), tensors, (x,))
 
     @torch.no_grad()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import nn
 
 from orderone.measure import records
@@ -196,6 +197,30 @@ class Observations:
             return MeasuredAlignment(records.table(rows, ALIGNMENT_COLUMNS, provenance))
         return None
 
+    def alignment_exponents(self, kind: str) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the exponents of one kind of alignment by layer and by role.
+
+        They are those of `alignment`, without its tables.
+        """
+        logs: dict[tuple[str, str], dict[RunKey, float]] = {}  # by role and layer
+        for run in self.runs:
+            for layer, role, _, measured, ratio in run.ratios:
+                if measured == kind and math.isfinite(ratio) and ratio > 0:
+                    logs.setdefault((role, layer), {})[run.size, run.seed] = math.log(ratio)
+        by_layer: dict[str, float] = {}
+        by_role: dict[str, float] = {}
+        for (_, layer), sizes in logs.items():
+            if _can_be_fitted(sizes):
+                by_layer[layer] = _slope(sizes)
+        for role in {role for role, _ in logs}:
+            layers = [sizes for (other, _), sizes in logs.items() if other == role]
+            keys = {key for sizes in layers for key in sizes}
+            complete = [sizes for sizes in layers if sizes.keys() == keys]
+            means = {key: math.fsum(sizes[key] for sizes in complete) for key in keys}
+            if complete and _can_be_fitted(means):
+                by_role[role] = _slope(means) / len(complete)
+        return by_layer, by_role
+
     def losses(self, provenance: Mapping[str, object]) -> "pd.DataFrame":
         """Return a table: one row for each run and step."""
         rows = []
@@ -203,6 +228,13 @@ class Observations:
             for step, loss in enumerate(run.losses):
                 rows.append((run.size, run.seed, step, loss))
         return records.table(rows, [self.axis, "seed", "step", "loss"], provenance)
+
+
+def _slope(logs: Mapping[RunKey, float]) -> float:
+    """Return the slope of logarithms of sizes over the logarithm of the axis."""
+    x = np.log([float(size) for size, _ in logs])
+    x = x - x.mean()
+    return float(x @ np.array([*logs.values()]) / (x @ x))
 
 
 def _moments_of_number(value: float) -> Moments:

@@ -22,7 +22,7 @@ from orderone.observe.hooks import (
     watching,
     watching_scores,
 )
-from orderone.observe.inventory import inventory, modules_by_name, unwrap
+from orderone.observe.inventory import modules_by_name, tensors_of, unwrap
 from orderone.observe.precision import SINGLE, Precision
 from orderone.observe.quantities import Quantity
 from orderone.observe.step_recorder import (
@@ -123,9 +123,9 @@ class Probe:
         self._gradients_later = False  # True if gradients are ready only at the optimizer's step
         self._history = History()
         self._parameters: dict[str, Tensor] = {}
-        for name, item in inventory(model).items():
+        for name, tensor in tensors_of(model).items():
             if wanted(name):
-                self._parameters[name] = item.tensor
+                self._parameters[name] = tensor
         self._updates = Updates()
         self._overwritten: dict[Key, bool] = {}  # whether code writes into it after it was recorded
         self._reference = ReferenceOutputs()

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -43,7 +43,7 @@ from orderone.measure.inputs import (
 from orderone.measure.recording import OF_PASSES, QUANTITIES, TRAINING, Probe
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device, repeatable
-from orderone.observe.inventory import inventory, shapes_of, tensors_of, unwrap
+from orderone.observe.inventory import inventory, tensors_of, unwrap
 from orderone.observe.moments import Ledger, Moments
 from orderone.observe.precision import SINGLE, Precision, cast_model, float16_parameters
 from orderone.observe.quantities import Quantity
@@ -332,7 +332,8 @@ class Training:
         self.scale: float = 1.0  # of the loss; `choose_scale` sets it
         self.losses: list[float] = []
         self.rates: list[dict[str, float]] = []  # by tensor
-        self.settings: dict[str, dict[str, float]] = settings_of(setup)
+        self._names = names_by_id(setup.model)
+        self.settings: dict[str, dict[str, float]] = settings_of(setup.optimizer, self._names)
         self.steps: int = 0
         self.ended: str = ""  # why no more steps are possible
 
@@ -345,7 +346,7 @@ class Training:
         if not math.isfinite(value):
             self.ended = f"the loss is {value} at step {self.steps}"
             return False
-        self.setup.optimizer.zero_grad(set_to_none=True)
+        forget_gradients(self.setup.optimizer)
         if not self._backward(loss):
             self.ended = f"gradients are not finite in float16 at step {self.steps}"
             return False
@@ -411,19 +412,22 @@ class Training:
         return finite
 
     def _learning_rates(self) -> dict[str, float]:
-        rates = {}
-        for name, group in groups_by_tensor(self.setup, self._names):
+        rates: dict[str, float] = {}
+        for group, tensors in groups_with_names(self.setup.optimizer, self._names):
             if "lr" in group:
-                rates[name] = _rate(group, self._shapes[name])
+                for name, tensor in tensors.items():
+                    rates[name] = _rate(group, tensor)
         return rates
 
-    @cached_property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return shapes_of(self.setup.model)
 
-    @cached_property
-    def _names(self) -> dict[int, str]:
-        return names_by_id(self.setup.model)
+def forget_gradients(optimizer: Optimizer) -> None:
+    """Set the gradients to None. The wrappers around `zero_grad` of torch would take longer."""
+    if getattr(optimizer.zero_grad, "__func__", None) is not Optimizer.zero_grad:
+        optimizer.zero_grad(set_to_none=True)
+        return
+    for group in optimizer.param_groups:
+        for tensor in group["params"]:
+            tensor.grad = None
 
 
 def names_by_id(model: nn.Module) -> dict[int, str]:
@@ -431,29 +435,32 @@ def names_by_id(model: nn.Module) -> dict[int, str]:
     return {id(tensor): name for name, tensor in tensors_of(model).items()}
 
 
-def groups_by_tensor(
-    setup: Setup, names: Mapping[int, str]
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each tensor of the model that the optimizer has, with its parameter group."""
-    for group in setup.optimizer.param_groups:
+def groups_with_names(
+    optimizer: Optimizer, names: Mapping[int, str]
+) -> Iterator[tuple[Mapping[str, Any], dict[str, Tensor]]]:
+    """Yield each parameter group with its tensors that have a name, by name."""
+    for group in optimizer.param_groups:
+        tensors: dict[str, Tensor] = {}
         for tensor in group["params"]:
-            if id(tensor) in names:
-                yield names[id(tensor)], group
+            name = names.get(id(tensor))
+            if name is not None:
+                tensors[name] = tensor
+        yield group, tensors
 
 
-def _rate(group: Mapping[str, Any], shape: tuple[int, ...]) -> float:
+def _rate(group: Mapping[str, Any], tensor: Tensor) -> float:
     """Return the learning rate of a tensor; for Muon, that of the default convention."""
     rate = float(group["lr"])
     convention = group.get(CONVENTION)
-    if convention in MUON_CONVENTIONS and len(shape) > 1 and rate > 0:
-        return convert_muon_lr(rate, shape, convention, "original")
+    if convention in MUON_CONVENTIONS and tensor.dim() > 1 and rate > 0:
+        return convert_muon_lr(rate, tuple(tensor.shape), convention, "original")
     return rate
 
 
-def settings_of(setup: Setup) -> dict[str, dict[str, float]]:
+def settings_of(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, dict[str, float]]:
     """Return the numbers in the parameter group of each tensor, apart from the learning rate."""
     settings: dict[str, dict[str, float]] = {}
-    for name, group in groups_by_tensor(setup, names_by_id(setup.model)):
+    for group, tensors in groups_with_names(optimizer, names):
         numbers: dict[str, float] = {}
         for key, value in group.items():
             if key in ("params", "lr"):
@@ -464,7 +471,8 @@ def settings_of(setup: Setup) -> dict[str, dict[str, float]]:
                 for position, part in enumerate(value):
                     if isinstance(part, (int, float)):
                         numbers[f"{key}[{position}]"] = float(part)
-        settings[name] = numbers
+        for name in tensors:
+            settings[name] = numbers
     return settings
 
 
@@ -536,6 +544,10 @@ def _record(
     if not options.fixed:
         fixed_batch = call_inputs(batches[0])
 
+    @cache  # asked once per quantity, before the last step
+    def has_untrained() -> bool:
+        return _has_untrained(probe)
+
     def is_due(quantity: Quantity, step: int) -> bool:
         """Return whether a check reads a quantity at this step; others are not recorded.
 
@@ -548,7 +560,7 @@ def _record(
             return True
         if not any(any(rates.values()) for rates in training.rates):
             return True
-        return step == len(batches) - 1 and _has_untrained(probe)
+        return step == len(batches) - 1 and has_untrained()
 
     probe = Probe(
         model,

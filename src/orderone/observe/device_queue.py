@@ -75,6 +75,8 @@ class DeviceQueue:
 
     def settle(self) -> None:
         """Launch the sizing of all held tensors."""
+        if not self._held:
+            return
         held = self._held
         self._held = []
         self._bytes = 0

@@ -237,10 +237,11 @@ class StepRecorder:
 
     def settle(self) -> None:
         """Size the recorded tensors of the model now."""
-        to_size = self._to_size
-        self._to_size = {}
-        slots = self.ledger.add_all(to_size.values())
-        self._tensors.update(zip(to_size, slots, strict=True))
+        if self._to_size:
+            to_size = self._to_size
+            self._to_size = {}
+            slots = self.ledger.add_all(to_size.values())
+            self._tensors.update(zip(to_size, slots, strict=True))
         self.ledger.settle()
 
     # --- the end of the step ----------------------------------------------------------------------
@@ -349,7 +350,6 @@ class ReferenceOutputs:
         self._wanted: list[tuple[Key, Pair]] = []
         self.waiting: int = 0  # bytes
 
-    @torch.no_grad()
     def change(self, key: Key, x: Tensor, number: int, slot: Callable[[Tensor], int]) -> int | None:
         """Return the `slot` of the change of `x` since the first pass.
 

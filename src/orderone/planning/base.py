@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import InputError
 from orderone.observe.inventory import Item, clean, inventory, shapes_of, unwrap
-from orderone.observe.tensor_facts import is_plain
+from orderone.observe.tensor_facts import is_here, is_plain
 from orderone.planning.counterparts import stack_of
 from orderone.planning.roles.vocabulary import TORCH_DEFAULT_INIT
 from orderone.seeding import seeded
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SMALL = 50_000_000  # models up to this number of parameters are allocated
 SAMPLE = 1 << 24  # entries that are enough to measure a tensor
+BLOCK = 1 << 16  # entries of a tensor that are measured together
 
 
 @runtime_checkable
@@ -66,12 +67,36 @@ def measure(tensor: Tensor) -> Initial:
         value = torch.view_as_real(value)
     elif not value.is_floating_point():  # a table of numbers, or quantized weights
         value = value.double()
-    low, high = _extremes(value)
-    if low == high:
-        return Initial(abs(low), low)
-    return Initial(
-        _number(torch.linalg.vector_norm(value, dtype=torch.float64)) / math.sqrt(value.numel())
-    )
+    if not _varies(value):
+        low, high = _extremes(value)
+        if low == high:
+            return Initial(abs(low), low)
+    return Initial(_norm(value) / math.sqrt(value.numel()))
+
+
+def _varies(value: Tensor) -> bool:
+    """Return whether the first and the last entry of a large tensor on the host differ.
+
+    If they do, the tensor need not be read for its extremes.
+    """
+    if value.numel() <= BLOCK or not is_plain(value) or not is_here(value):
+        return False
+    first = value[(0,) * value.dim()]
+    last = value[(-1,) * value.dim()]
+    return first.item() != last.item()
+
+
+def _norm(value: Tensor) -> float:
+    """Return the norm in double precision.
+
+    On the host torch copies a tensor to sum it in another precision: large ones are read in blocks.
+    """
+    in_blocks = value.numel() > BLOCK and is_plain(value) and is_here(value)
+    if not in_blocks or not value.is_contiguous():
+        return _number(torch.linalg.vector_norm(value, dtype=torch.float64))
+    blocks = value.view(-1).split(BLOCK)
+    norms = [torch.linalg.vector_norm(block, dtype=torch.float64).item() for block in blocks]
+    return math.hypot(*norms)
 
 
 def _extremes(value: Tensor) -> tuple[float, float]:

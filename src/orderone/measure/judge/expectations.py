@@ -706,11 +706,9 @@ class Expectations:
 
     @cached_property
     def _alignment(self) -> "_Alignment | None":
-        measured = self.study.observations.alignment({}, kinds=("alpha",))
-        if measured is None or measured.exponents.empty:
+        by_module, by_role = self.study.observations.alignment_exponents("alpha")
+        if not by_module:
             return None
-        by_module = {row["module"]: row["exponent"] for row in measured.layer_rows}
-        by_role = {row["role"]: row["exponent"] for row in measured.role_rows}
         return _Alignment(by_module, by_role)
 
     @cached_property
