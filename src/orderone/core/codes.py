@@ -574,8 +574,9 @@ CHECK = {
     ),
     "no-predictions": (
         "The model could not be planned, for the reason in the message, so there is no prediction"
-        " for its tensors. Only activations are judged, as if all were of order one. Remove the"
-        " cause to get a full check."
+        " for its tensors. Only activations are judged, as if all were of order one: the check can"
+        " FAIL, but it cannot PASS, since learning rates and initial sizes were not judged. Remove"
+        " the cause to get a full check."
     ),
     "optimizer-judged-as": (
         "The class of your optimizer is unknown, so its updates are judged by the law of a known"

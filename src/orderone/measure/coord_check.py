@@ -386,6 +386,10 @@ class _Study:
         try:
             family = plan_family(self.large, base, self.batches[0], self.settings)
             family = replace(family, request=replace(family.request, assigned=self._assigned))
+            if self.has_user_optimizer and self.axis == WIDTH:
+                # no plan is applied: how initial sizes depend on the depth is left to the model
+                own_depths = dict.fromkeys(shapes_of(self.large), 1.0)
+                family = replace(family, base=replace(family.base, own_depths=own_depths))
             self.plans[self.sizes[0]] = family.plan(self.small)
             self.plans[self.sizes[-1]] = family.plan(self.large)
             return family
@@ -393,8 +397,8 @@ class _Study:
             if self.is_planned_here:
                 raise
             self.plans.clear()
-            note = f"no predictions for tensors, as planning failed: {without_code(str(error))}"
-            self.notes.append(with_code(note, "no-predictions"))
+            trouble = f"no predictions for tensors, as planning failed: {without_code(str(error))}"
+            self.troubles.append(with_code(trouble, "no-predictions"))
             return None
 
     @cached_property

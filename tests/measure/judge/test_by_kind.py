@@ -106,6 +106,42 @@ class Weighted(Plain):
         return x.softmax(-1) * self.width
 
 
+class Added(Plain):
+    """A bias of the output whose initial size is a power of the width."""
+
+    power = 0.0
+
+    def __init__(self, width: int):
+        super().__init__(width)
+        size = (width / WIDTHS[0]) ** self.power
+        self.offset = nn.Parameter(size * normal(CLASSES, seed=width))
+        self.offset.kind = "fixed"  # pyright: ignore[reportAttributeAccessIssue]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.offset
+
+
+class AddedGrowing(Added):
+    power = 1.0
+
+
+class AddedShrinking(Added):
+    power = -1.0
+
+
+class Folded(Plain):
+    """A gain that has another number of dimensions in larger models: no plan is possible."""
+
+    def __init__(self, width: int):
+        super().__init__(width)
+        shape = (width,) if width == WIDTHS[0] else (2, width // 2)
+        self.gain = nn.Parameter(torch.ones(shape))
+        self.gain.kind = "vector"  # pyright: ignore[reportAttributeAccessIssue]
+
+    def prepared(self, x: Tensor) -> Tensor:
+        return x * self.gain.flatten()
+
+
 class Masked(nn.Module):
     """Causal attention with a mask of -1e9."""
 
@@ -189,6 +225,15 @@ class Deeper(Plain):
         return x
 
 
+class DeeperAndSmaller(Deeper):
+    """The initial size of the added layers falls with their number."""
+
+    def __init__(self, width: int):
+        super().__init__(width)
+        for block in self.blocks:
+            block.weight.data /= len(self.blocks) ** 0.5
+
+
 class Towers(nn.Module):
     """Two towers that are compared by angle, in a space of fixed size or as wide as they are."""
 
@@ -221,8 +266,39 @@ def test_attention_with_a_finite_mask_passes():
     assert check(scaled(Masked), SERIES).passed
 
 
-def test_layers_that_are_added_with_the_width_pass():
-    assert check(scaled(Deeper)).passed
+@pytest.mark.parametrize("network", [Deeper, DeeperAndSmaller])
+def test_layers_that_are_added_with_the_width_pass(network):
+    assert check(scaled(network)).passed
+
+
+def test_the_rate_of_layers_that_are_added_with_the_width_is_judged():
+    rates = {f"blocks.{number}.weight": 0.5 for number in range(WIDTHS[-1] // 16)}
+    result = check(scaled(Deeper, rates=rates))
+    assert result.verdict == "FAIL", str(result)
+    assert "blocks.*.weight" in result.causes[0]
+
+
+def test_the_initial_size_of_what_does_not_grow_must_not_grow():
+    result = check(scaled(AddedGrowing))
+    assert result.verdict == "FAIL", str(result)
+    assert code_of(result.causes[0]) == "wrong-initial-size"
+    assert "offset" in result.causes[0]
+
+
+@pytest.mark.parametrize("network", [Added, AddedShrinking])
+def test_a_bias_of_the_output_may_start_with_any_other_size(network):
+    assert check(scaled(network)).passed
+
+
+def test_a_check_without_predictions_does_not_pass():
+    result = check(scaled(Folded))
+    assert result.verdict == "UNCLEAR", str(result)
+    assert code_of(result.causes[0]) == "no-predictions"
+
+
+def test_a_check_without_predictions_can_fail():
+    result = check(scaled(Folded, rates={"second.weight": 1.0}))
+    assert result.verdict == "FAIL", str(result)
 
 
 @pytest.mark.parametrize("network", [Outer, Hyper])

@@ -67,8 +67,9 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "law",
         "the initial size of a tensor",
         "the initial size of the rule; smaller readouts, biases and tables that are added are"
-        " accepted in a model with an optimizer of its own",
-        ("boundary", "next"),
+        " accepted in a model with an optimizer of its own. Tensors that do not grow may start"
+        " smaller, not larger",
+        ("boundary", "next", "drawn"),
         FACTORS,
         Expectations.weight,
     ),

@@ -30,7 +30,7 @@ from orderone.core.errors import code_of
 from orderone.core.roles import Role
 from orderone.measure.fit import Fit
 from orderone.measure.judge.expectations import Expectations, Theory
-from orderone.measure.judge.thresholds import BOUNDARY, DAMPED, EXACT, NEGLIGIBLE
+from orderone.measure.judge.thresholds import BOUNDARY, DAMPED, DRAWN, EXACT, NEGLIGIBLE
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import StudyResult
 from orderone.observe.quantities import Quantity
@@ -130,11 +130,41 @@ class SettingsJudge:
     def _start_excess(self, name: str, theory: Theory) -> float:
         """Return the power by which the initial size exceeds that of the plan; 0 if unknown."""
         fit = self.weights.get(name)
-        predicted = theory.expect(name, Quantity.WEIGHT).exponent
-        if fit is None or math.isnan(predicted) or predicted in fit:
+        if fit is None:
+            return 0.0
+        predicted = self._predicted_start(name, fit, theory)
+        if math.isnan(predicted) or predicted in fit:
             return 0.0
         excess = fit.exponent - predicted
         return excess if abs(excess) > BOUNDARY else 0.0
+
+    def _predicted_start(self, name: str, fit: Fit, theory: Theory) -> float:
+        """Return the exponent of the initial size; NaN if the rule does not say it.
+
+        The model's code sets the initial size of tensors that do not grow. They may start smaller
+        in large models (torch divides biases by the fan-in), but not larger: nothing that is added
+        or applied with a constant size may grow. Layers that are added along with the width may
+        start smaller too: code often divides them by a power of the depth.
+        """
+        predicted = theory.expect(name, Quantity.WEIGHT).exponent
+        row = theory.rows[name][1]
+        if row.depth != 1 and self.study.in_width and fit.exponent < predicted:
+            return math.nan
+        is_fixed = row.role == Role.FIXED and self.study.in_width
+        if math.isnan(predicted) and is_fixed and fit.exponent > self._noise_of_start(name):
+            return 0.0
+        return predicted
+
+    def _noise_of_start(self, name: str) -> float:
+        """Return the largest exponent that initial values of few entries have by chance.
+
+        The logarithm of the RMS of N normal numbers has the standard deviation (2 N)^-1/2.
+        """
+        moments = self.study.observations.at(name, Quantity.WEIGHT, 0)
+        x = np.log([float(size) for size, _ in moments])
+        entries = min(size.entries for size in moments.values())
+        deviation = math.sqrt(0.5 / entries / ((x - x.mean()) ** 2).sum())
+        return DRAWN * deviation
 
     def _gauge(self, name: str, row: Row, rate_excess: float, weight: float) -> float:
         """Return t: the power of a multiplier n^-t that was not read from the forward code.
@@ -163,7 +193,7 @@ class SettingsJudge:
         theory = self.expectations.theory
         assert theory is not None
         fit = self.weights[name]
-        predicted = theory.expect(name, Quantity.WEIGHT).exponent
+        predicted = self._predicted_start(name, fit, theory)
         if math.isnan(predicted):
             return
         verdict = Verdict.PASS

@@ -99,6 +99,13 @@ THRESHOLDS: dict[str, Threshold] = {
         "relative to the gradient: eps that is smaller does not change the size of steps",
         "it makes a normalized step smaller by less than ten per cent",
     ),
+    "drawn": Threshold(
+        3.3,
+        "in standard deviations of random draws: initial sizes of tensors that do not grow may rise"
+        " as much by chance",
+        "normal numbers are further away from their mean in one of a thousand cases; tensors that"
+        " do not grow have few entries (a bias of the output)",
+    ),
     "negligible": Threshold(
         1e-2,
         "relative to the gradient: smaller penalties of weight decay have no effect",
@@ -121,4 +128,5 @@ RESOLUTION = THRESHOLDS["resolution"].value
 ROUNDED = THRESHOLDS["rounded"].value
 CANCELLED = THRESHOLDS["cancelled"].value
 DAMPED = THRESHOLDS["damped"].value
+DRAWN = THRESHOLDS["drawn"].value
 NEGLIGIBLE = THRESHOLDS["negligible"].value
