@@ -4,12 +4,14 @@ import pickle
 from dataclasses import replace
 from fractions import Fraction as F
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.errors import refuses
 
 from orderone import rules
+from orderone.core.errors import InputError
 from orderone.theory.exponents import (
     OPTIMIZERS,
     Attention,
@@ -310,3 +312,8 @@ def test_bad_arguments(arguments, code, argument, words):
     with refuses(code, argument=argument) as caught:
         max_lr(rules.get("sp"), **arguments)
     assert words in str(caught.value)
+
+
+def test_constraints_in_an_array_are_refused_clearly():
+    with pytest.raises(InputError, match="constraint: expected a string or a mapping"):
+        max_lr(rules.get("sp"), constraints=np.zeros((2, 3)))

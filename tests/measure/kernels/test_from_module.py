@@ -164,3 +164,9 @@ def test_what_has_no_limit_is_named(model: nn.Module, word: str):
     with refuses("no-infinite-width", argument="model") as caught:
         o1.kernel_from_module(model.eval())
     assert word in str(caught.value)
+
+
+def test_an_example_batch_that_the_model_does_not_accept_is_named():
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+    with refuses("batch-not-accepted", argument="inputs"):
+        o1.kernel_from_module(model, torch.ones(2))

@@ -37,6 +37,7 @@ from orderone.measure.kernels.depth_scales import DepthScales, depth_scales
 from orderone.measure.kernels.examples import Examples, Inputs, read_examples, read_output
 from orderone.measure.kernels.traced_layers import Layers
 from orderone.measure.kernels.traced_values import Node, Value, natural_labels
+from orderone.observe.batch_errors import naming_batch
 from orderone.observe.inventory import unwrap
 from orderone.observe.trace import undisturbed
 from orderone.theory import kernels
@@ -90,7 +91,9 @@ def kernel_from_module(model: Model, inputs: Inputs | None = None) -> ModuleKern
     training = model.training
     with undisturbed(model), torch.no_grad():
         if inputs is not None:
-            return _traced(model, read_examples(inputs, model, "inputs"), training)
+            examples = read_examples(inputs, model, "inputs")
+            with naming_batch("inputs", inputs, model):
+                return _traced(model, examples, training)
         failure: Exception | None = None
         for example in _guesses(model):
             try:

@@ -382,7 +382,7 @@ def solve(
     p = read_rule(p)
     net = Network(p, update_law(optimizer), read_alignment(alignment), depth, norm, tied, attention)
     user_conditions: list[Condition] = []
-    if constraints != ():
+    if not (isinstance(constraints, tuple) and not constraints):  # an array has no `!=`
         for constraint in read_constraints(constraints, p.roles):
             user_conditions.append(_user_condition(constraint))
     broken = [k for k in init_conditions(net) if k.constant < 0 or (k.equality and k.constant > 0)]
