@@ -49,6 +49,7 @@ HEAVY = {  # slow to import, and not needed to plan, train or sweep
             {"torch", "numpy", "scipy", "pandas", "rich", "tyro"},
         ),
         ("import orderone.cli.verbs", {"torch", "numpy", "scipy", "pandas"}),
+        ("import orderone.explore.views", {"torch", "pandas"}),
         (
             "import orderone.planning, orderone.training.train, orderone.sweeping",
             HEAVY | {"scipy", "orderone.measure"},
