@@ -39,6 +39,12 @@ def test_sizes_of_small_large_and_many_numbers(shape, scale):
     assert moments(x.transpose(0, -1)) == pytest.approx(sizes(x), rel=1e-6)
 
 
+def test_squares_of_many_numbers_do_not_lose_digits():
+    """One sum in single precision is off by 3e-5 here."""
+    x = 1 + batch(0, 2**22)
+    assert moments(x)[0] == pytest.approx(float(x.double().square().mean().sqrt()), rel=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_sizes_of_eight_bit_numbers(dtype):
     x = batch(0, 64).to(dtype)

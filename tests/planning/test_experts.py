@@ -249,6 +249,33 @@ def test_weights_by_head_beside_gates_of_heads_are_no_experts():
     assert made["q"].lr == pytest.approx(5e-3)
 
 
+class _Splines(nn.Module):
+    """Layer of a Kolmogorov-Arnold network: a function of each input for each output."""
+
+    def __init__(self, fan_in: int, fan_out: int):
+        super().__init__()
+        self.register_buffer("points", torch.linspace(-2, 2, 5))
+        self.heights = nn.Parameter(torch.randn(fan_out, fan_in, 5) / fan_in**0.5)
+        self.plain = nn.Linear(fan_in, fan_out, bias=False)
+
+    def forward(self, x):
+        bumps = torch.exp(-((x[..., None] - self.points) ** 2))
+        return torch.einsum("big,oig->bo", bumps, self.heights) + self.plain(x)
+
+
+def test_splines_with_one_axis_of_outputs_are_no_experts():
+    def build(width: int) -> nn.Module:
+        return nn.Sequential(_Splines(8, width), _Splines(width, width), _Splines(width, 3))
+
+    made = o1.plan(build(64), base=build(16), lr=1e-2, inputs=X)
+    roles = (Role.EMBEDDING, Role.HIDDEN, Role.READOUT)
+    for position, role in enumerate(roles):
+        assert made[f"{position}.heights"].role == role
+        assert made[f"{position}.plain.weight"].role == role
+    assert made["1.heights"].growth.fan_in == 4
+    assert made["1.heights"].lr == pytest.approx(2.5e-3)
+
+
 def test_heads_of_xlnet_are_no_experts():
     transformers = pytest.importorskip("transformers")
 

@@ -55,7 +55,10 @@ def bar(first: str, quiet: bool = False) -> Iterator[Report]:
 
         def report_line(done: int, total: int, description: str) -> None:
             if not quiet:
-                lines.print(f"{done} of {total}: {description}")
+                text = f"{done} of {total}"
+                if description:
+                    text = f"{text}: {description}"
+                lines.print(text)
 
         yield report_line
         return

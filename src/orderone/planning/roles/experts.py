@@ -8,8 +8,9 @@ Experts are stored in two forms:
              in), with biases (E, out). The word `expert` in its name tells, or a router next to it
              with as many outputs, if no module declares the axes (those of a convolution do not
              count experts). Any matrix next to it may be that router, unless the first axis is a
-             width: the forward pass sums over it, or, without a forward pass, another axis of the
-             tensor is as long (complex weights of a Fourier layer, `(in, out, modes)`). Next to a
+             width: the forward pass sums over it, or over both others (splines of a KAN, `(out,
+             in, points)`), or, without a forward pass, another axis of the tensor is as long
+             (complex weights of a Fourier layer, `(in, out, modes)`). Next to a
              width, only a router that is called so counts. Two kinds of tensors are no experts
              unless they are called so: gains of channels, `(n, 1, 1)`, and projections by head,
              `(heads, n, head)` or `(n, heads, head)`, where heads times head is the width, or where
@@ -107,7 +108,8 @@ def _fused(
         if EXPERT not in name.lower() and (_are_gains(axes) or by_head):
             continue
         if name in summed:
-            is_width = 0 in summed[name]
+            # a sum over both other axes leaves the first as the only axis of the outputs
+            is_width = 0 in summed[name] or set(summed[name]) >= {1, 2}
         else:
             is_width = axes[0] in axes[1:]
         block = _block_of(name, axes[0], is_width, sizes)
