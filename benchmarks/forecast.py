@@ -9,6 +9,8 @@ largest width is compared with the interval. The number of tasks, the sizes and 
 chosen before the first run.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -47,7 +49,8 @@ def main() -> None:
     inside = 0
     for task in range(TASKS):
         frame = sweep(task).frame
-        smaller = o1.Transfer.from_frame(frame[frame["width"] < WIDTHS[-1]])
+        others: Any = frame[frame["width"] < WIDTHS[-1]]
+        smaller = o1.Transfer.from_frame(others)
         forecast = smaller.forecast(width=WIDTHS[-1])
         measured = o1.Transfer.from_frame(frame).optima["mup"][-1]
         hit = forecast.low <= measured.loss <= forecast.high
