@@ -10,10 +10,11 @@ import tyro
 from orderone.cli import show
 from orderone.cli.files import check_files, wrote
 from orderone.cli.help import Help
-from orderone.cli.named_code import check_call, load, load_builder
+from orderone.cli.named_code import check_call, load_builder
 from orderone.cli.settings import read_pairs, read_rules, read_setting, read_start
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError
+from orderone.core.named_code import load
 
 if TYPE_CHECKING:
     from torch import nn

@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from orderone.cli.models import LAYERS, LONGEST, MODELS
-from orderone.cli.named_code import check_call, load, load_builder
+from orderone.cli.named_code import check_call, load_builder
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
+from orderone.core.named_code import load
 
 if TYPE_CHECKING:
     from torch import nn

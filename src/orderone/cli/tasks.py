@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orderone.cli import models
-from orderone.cli.named_code import load, load_builder
+from orderone.cli.named_code import load_builder
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
+from orderone.core.named_code import load
 
 if TYPE_CHECKING:
     from torch import nn
