@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
 export OMP_NUM_THREADS ?= 1
 # Tests start many processes; without bytecode each would compile the library anew.
 export PYTHONDONTWRITEBYTECODE :=
-PEER_BENCHMARKS := benchmarks/kernels.py benchmarks/meanfield.py benchmarks/transformer.py
+PEER_BENCHMARKS := benchmarks/empirical_ntk.py benchmarks/kernels.py benchmarks/meanfield.py benchmarks/transformer.py
 
 .PHONY: demo data reproduce-small test test-all test-oldest test-newest test-trainers lint audit lock format bench bench-peers docs dist clean constraints
 
@@ -99,12 +99,12 @@ bench: .venv/.dev
 
 # Peers that cannot live beside our dependencies get an environment of their own; without it there is nothing to compare.
 bench-peers: .venv/.dev
-	@$(BIN)/python benchmarks/empirical_ntk.py # torch.func needs no other environment
 	@test -e .venv-peers/.ready || { echo "installing the peers into .venv-peers (once; some minutes)"; \
 		$(PYTHON) -m venv .venv-peers && .venv-peers/bin/pip install --quiet --progress-bar off \
 		-r benchmarks/peers/requirements.txt && touch .venv-peers/.ready; } || true
 	@if test -e .venv-peers/.ready; then for script in $(PEER_BENCHMARKS); do $(BIN)/python $$script .venv-peers/bin/python; done; \
-		else echo "bench-peers: skipped, since the peers could not be installed here (see above)"; fi
+		else $(BIN)/python benchmarks/empirical_ntk.py; \
+		echo "bench-peers: only torch.func, since the peers could not be installed here (see above)"; fi
 
 docs: .venv/.dev
 	PYTHONPATH=docs $(BIN)/zensical build --strict --clean

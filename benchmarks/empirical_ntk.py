@@ -1,10 +1,12 @@
-"""Empirical NTK of a small ResNet and a GPT-2, compared with `torch.func` written by hand.
+"""Empirical NTK of a small ResNet and a GPT-2, compared with `torch.func` written by hand, and with
+neural-tangents.
 
-    python benchmarks/empirical_ntk.py
+    python benchmarks/empirical_ntk.py [the Python that has neural-tangents]
 
 By hand means vmap over examples of jacrev, and one product of Jacobians per parameter. Each
 measurement has a process of its own, on one core; times are CPU seconds, the best of three calls
-after a first one; memory is the growth of the process.
+after a first one; memory is the growth of the process. neural-tangents runs its Jacobian
+contraction under jit, the fastest of its three implementations here.
 """
 
 import os
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -21,6 +24,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 import orderone as o1
+
+PEER = Path(__file__).parent / "peers" / "neural_tangents_empirical.py"
 
 
 class Block(nn.Module):
@@ -107,15 +112,24 @@ def measure(name: str, who: str) -> None:
     print(f"| {name} | {who} | {min(times):.2f} | {grown:.0f} |", flush=True)
 
 
-def main() -> None:
+def peer(python: str, name: str) -> None:
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [python, "-W", "ignore", str(PEER), name, "1"]
+    done = subprocess.run(command, capture_output=True, text=True, env=quiet, check=True)
+    print(f"| {name} | neural-tangents | {done.stdout.strip()} |", flush=True)
+
+
+def main(python: str | None) -> None:
     print("| model | program | seconds | memory, MiB |\n| --- | --- | --- | --- |", flush=True)
     for name in ("resnet", "gpt2"):
         for who in ("orderone", "torch.func"):
             subprocess.run([sys.executable, "-W", "ignore", __file__, name, who], check=True)
+        if python is not None:
+            peer(python, name)
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
         measure(sys.argv[1], sys.argv[2])
     else:
-        main()
+        main(sys.argv[1] if len(sys.argv) == 2 else None)
