@@ -4,6 +4,7 @@ Names load when they are first used. The processes that compute need neither the
 packages that draw its pages, torch among them.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orderone.core.lazy import lazy_names
@@ -14,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["HOST", "Explorer"]
 
-__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "server"))
+__getattr__: Callable[[str], object] = lazy_names(__name__, dict.fromkeys(__all__, "server"))

@@ -5,12 +5,13 @@ earlier event had the same tensor. A program that records passes (`PassProgram`)
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, no_type_check
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from orderone.core.unchecked import no_type_check
 from orderone.observe.hooks import Identities, main_tensor
 from orderone.observe.quantities import Quantity
 from orderone.observe.tensor_facts import is_plain

@@ -6,11 +6,12 @@ sizes the gradient, and returns these sizes as the "gradient" of a row of zeros.
 then receives the sizes of all gradients together, in any program that computes gradients.
 """
 
-from typing import Any, no_type_check
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from orderone.core.unchecked import no_type_check
 from orderone.observe.device_queue import MARK
 from orderone.observe.moments import sizes_of
 

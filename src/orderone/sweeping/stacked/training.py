@@ -63,7 +63,7 @@ class StackedTraining:
         prove: bool = False,
     ):
         self.job = job
-        self.proof = proof
+        self.proof: Proof = proof
         self.lost: str | None = None  # state that a checkpoint would not hold
         if folder is not None:
             self.lost = state_lost_by_checkpoints(job, trials)
