@@ -129,13 +129,19 @@ class Records:
     def add(self, piece: Piece, frame: pandas.DataFrame, facts: Mapping[str, Any]) -> None:
         """Write the rows of a finished piece; the files are replaced as a whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        before = self.read()
+        before = self._as_text()
         others = before[before["piece"] != piece.name]
         parts = [part for part in (others, frame) if len(part)]
         self._replace(self.table, pandas.concat(parts).to_csv(index=False))
         known = json.loads(self.facts.read_text()) if self.facts.exists() else {}
         known[piece.name] = facts
         self._replace(self.facts, json.dumps(known, indent=2) + "\n")
+
+    def _as_text(self) -> pandas.DataFrame:
+        """Return all rows with every cell as it is written: numbers keep all their digits."""
+        if not self.table.exists():
+            return self.read()
+        return pandas.read_csv(self.table, dtype=str, keep_default_na=False)
 
     def _replace(self, path: Path, text: str) -> None:
         half = path.with_suffix(".part")

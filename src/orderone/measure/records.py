@@ -132,8 +132,8 @@ def _read_lines(path: Path) -> pd.DataFrame:
             if not line.strip():
                 continue
             try:
-                lines.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
+                lines.append(json.loads(line, parse_int=_integer))
+            except (ValueError, OverflowError, RecursionError) as error:
                 raise _damaged(path, f"line {number}: expected JSON: {error}") from error
     head = lines[0] if lines else None
     if not isinstance(head, dict) or not {"attrs", "columns"} <= head.keys():
@@ -155,6 +155,13 @@ def _read_lines(path: Path) -> pd.DataFrame:
             raise _damaged(path, f"field {name}: expected {kind}: {error}") from error
     frame.attrs = attributes
     return frame
+
+
+def _integer(text: str) -> int:
+    """Return a whole number; raise an OverflowError if tables cannot convert it to a float."""
+    number = int(text)
+    float(number)
+    return number
 
 
 def _damaged(path: Path, message: str) -> InputError:

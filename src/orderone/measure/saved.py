@@ -54,6 +54,10 @@ class Saved:
             if not pd.api.types.is_numeric_dtype(frame[name].dtype):
                 message = f"{Path(path).name}: field {name}: expected numbers"
                 raise InputError(message, "not-records", argument="path")
+        for name in ("module", "quantity"):
+            if not all(isinstance(value, str) for value in frame[name]):
+                message = f"{Path(path).name}: field {name}: expected text"
+                raise InputError(message, "not-records", argument="path")
         if not (np.isfinite(frame[axis]) & (frame[axis] > 0)).all():
             message = f"{Path(path).name}: field {axis}: expected positive numbers"
             raise InputError(message, "not-records", argument="path")
