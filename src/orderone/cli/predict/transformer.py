@@ -58,7 +58,7 @@ def transformer(
     json: bool = False,
 ) -> None:
     """Print kernel and tangent kernel of a wide Transformer after every block, the share of each
-    parameter group in the tangent kernel, and the fluctuation caused by few heads.
+    parameter group in the tangent kernel, and the fluctuation caused by a finite number of heads.
 
     Args:
         width: Embedding dimension, a multiple of the number of heads.
@@ -66,7 +66,8 @@ def transformer(
         heads: Number of attention heads.
         tokens: Number of tokens in a sequence.
         correlation: Correlation of any two tokens of the input.
-        blocks: Blocks instead of --depth, as letters: AMAM (A: attention, M: MLP).
+        blocks: Sequence of blocks, used instead of --depth, as letters: AMAM (A: attention, M:
+            MLP).
         activation: A name such as gelu or relu.
         constants: Initial variances C of parameter groups, such as Q=0.5,K=0.5,U=0.33. Default:
             PE=0.25 and 1 for all others.
@@ -78,7 +79,7 @@ def transformer(
         n_out: Number of outputs, for the learning rates of --strategy standard.
         mlp: Width of the MLP divided by the embedding dimension, for the learning rates of
             --strategy standard.
-        html: Write a page with pictures to this file.
+        html: Write an HTML page with figures to this file.
         json: Print JSON instead of tables.
     """
     from orderone.theory.scaling import strategy_power
