@@ -182,10 +182,10 @@ def sweep(
         sampler: grid, random, tpe or cmaes.
         trials: Number of points for every rule and size, with a sampler other than grid.
         pruner: Stop poor trials early: median or halving. Default: no pruning.
-        tune: start: search the constants that a rule leaves free at the smallest width (initial
-            sizes and learning rates of embedding and readout, temperature of attention), at random
-            points (--trials, 24 by default), and print what they are worth with new seeds. There
-            is no study of transfer then.
+        tune: The only value is start: search the constants that a rule leaves free at the smallest
+            width (initial sizes and learning rates of embedding and readout, temperature of
+            attention), at random points (--trials, 24 by default), and print what they are worth
+            with new seeds. There is no study of transfer then.
         target: Print settings for a model of this width (or depth). Needs several --widths or
             --depths, as --html and --png do.
         threads: Number of torch CPU threads.
