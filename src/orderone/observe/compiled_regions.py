@@ -60,7 +60,7 @@ class Region(NamedTuple):
 
 @runtime_checkable
 class PassWatcher(Protocol):
-    """What watches the passes of regions: a probe."""
+    """Interface of a probe that follows the passes of regions."""
 
     def begin_pass(self, is_root: bool) -> PassKind:
         """Choose how a pass of a region runs; `is_root` if the region is the whole model."""
@@ -140,7 +140,7 @@ def redirected(
 
 
 class _Call:
-    """What a region runs instead of its compiled program."""
+    """Callable that a region runs instead of its compiled program."""
 
     def __init__(
         self,

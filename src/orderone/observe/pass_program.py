@@ -40,7 +40,7 @@ MOST_GRAPHS = 8  # of one program: torch.compile, too, gives a function up after
 
 @dataclass
 class CollectedPass:
-    """What one pass of a program recorded. `rows` has a gradient after the backward pass."""
+    """Records of one pass of a program. `rows` has a gradient after the backward pass."""
 
     program: "PassProgram"
     counts: list[int]

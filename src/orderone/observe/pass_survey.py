@@ -31,7 +31,7 @@ class Event(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a program records."""
+    """Choice of modules, inputs and gradients that a program records."""
 
     modules: frozenset[str]
     inputs: bool

@@ -32,7 +32,7 @@ NUDGES = 2  # steps of a stack whose parameters were rounded otherwise
 
 @dataclass(frozen=True)
 class _Made:
-    """What a step has made: losses (K,), and changes of all parameters, (K, ...) by name."""
+    """Results of a step: losses (K,), and changes of all parameters, (K, ...) by name."""
 
     losses: Tensor
     changes: Mapping[str, Tensor]
