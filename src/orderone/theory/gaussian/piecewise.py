@@ -5,6 +5,14 @@ interpolating polynomial are rounding, the interval is done; otherwise it is hal
 width tends to 0 enclose a kink. The kink becomes an end point, and the search is repeated. After
 that, the function is smooth on every piece, and its slope is exact to rounding. If pieces beside a
 kink still shrink, the kink is singular: no polynomial approximates a root, a logarithm or a pole.
+
+The Chebyshev points do not reach the ends of an interval, where a jump or a steep slope would be
+overlooked: values beside the ends must agree with the polynomial as well.
+
+A steep smooth function, such as tanh(1e4 x), also has narrow pieces, and is cut like one with a
+kink. It is neither singular nor does it jump: on its narrow pieces the last coefficients are small
+compared with the first ones, whereas those of a root decay like a power of the degree at any
+width. And a jump has one height at all distances, whereas a steep slope rises with the distance.
 """
 
 from dataclasses import dataclass
@@ -25,8 +33,13 @@ TO_A_KINK = (46, 16)  # most halvings, and fewest doubles that an interval must 
 TO_AN_END = (104, 1024)  # the same for an end, which may be a pole; doubles are dense at zero
 SHRUNK = 1e-7  # width of pieces beside a singular point
 FLAT = 3e-15
+AT_ENDS = 100  # largest error beside the ends, in units of the rounding of the coefficients
+BESIDE = 2.0**-46  # distance from an end relative to x: 64 doubles
+BESIDE_ZERO = 4e-13  # least distance: that of the last halving towards a kink
 NARROW = 1e-4  # width of pieces that enclose a kink, of f or of a derivative
+CONVERGED = 1e-6  # last coefficients relative to the first ones; larger beside a root
 JUMP = 1e-8  # relative to the values around it; a smaller jump is a kink
+SAME_HEIGHT = 0.9  # least height of a jump at a distance that is 16 times smaller
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,8 @@ def resolve(f: Values, reach: float, kinks: tuple[float, ...] = ()) -> Piecewise
         return None
     pieces, too_narrow = intervals
     coefficients = _without_noise(_coefficients(f, pieces))
-    singular = tuple(kink for kink in kinks if _is_singular(kink, pieces, too_narrow))
+    unlike_polynomials = pieces[~_converges(coefficients, pieces)]
+    singular = tuple(kink for kink in kinks if _is_singular(kink, unlike_polynomials, too_narrow))
     regular = tuple(kink for kink in kinks if kink not in singular)
     heights = dict(zip(regular, _jumps(f, regular), strict=True))
     return Piecewise(
@@ -108,7 +122,7 @@ def _halve(
         probes = np.abs(f(np.linspace(-1, 1, 9)))
     usual = probes[np.isfinite(probes)].max(initial=0)
     for _ in range(halvings):
-        resolved = _is_resolved(_coefficients(f, now), now, usual)
+        resolved = _is_resolved(f, _coefficients(f, now), now, usual)
         done.append(now[resolved])
         now = now[~resolved]
         spacing = np.spacing(np.abs(now).max(axis=1, initial=0))
@@ -158,8 +172,10 @@ def _chebyshev() -> tuple[np.ndarray, np.ndarray]:
     return np.cos(angles), transform
 
 
-def _is_resolved(coefficients: np.ndarray, intervals: np.ndarray, usual: float) -> np.ndarray:
-    """Return whether the last three coefficients are rounding, of f or of x.
+def _is_resolved(
+    f: Values, coefficients: np.ndarray, intervals: np.ndarray, usual: float
+) -> np.ndarray:
+    """Return whether the last three coefficients are rounding, of f or of x, also at the ends.
 
     Intervals on which f overflows count as resolved: halving does not help.
     """
@@ -168,8 +184,46 @@ def _is_resolved(coefficients: np.ndarray, intervals: np.ndarray, usual: float) 
     of_x = 2 * np.finfo(float).eps * far / np.diff(intervals, axis=1)[:, 0]
     with np.errstate(all="ignore"):
         of_f = np.maximum(RESOLVED * size.max(axis=1), NOISE * usual * np.maximum(1, far))
-        small = size[:, -3:].max(axis=1) <= np.maximum(of_f, of_x * size[:, 1:].max(axis=1))
+        rounding = np.maximum(of_f, of_x * size[:, 1:].max(axis=1))
+        small = size[:, -3:].max(axis=1) <= rounding
+        small[small] = _agrees_at_ends(
+            f, coefficients[small], intervals[small], AT_ENDS * rounding[small]
+        )
     return small | ~np.isfinite(size).all(axis=1)
+
+
+def _agrees_at_ends(
+    f: Values, coefficients: np.ndarray, intervals: np.ndarray, room: np.ndarray
+) -> np.ndarray:
+    """Return whether the polynomial is f beside both ends.
+
+    The distance from the end is the precision of the position of a kink.
+    """
+    half = np.diff(intervals, axis=1)[:, 0] / 2
+    middle = intervals.mean(axis=1)
+    inside = np.maximum(BESIDE_ZERO, BESIDE * np.abs(intervals).max(axis=1))
+    agrees = np.ones(len(intervals), bool)
+    for side in (-1, 1):
+        x = middle + side * (half - inside)
+        t = (x - middle) / half
+        expected = np.polynomial.chebyshev.chebval(t, coefficients.T, tensor=False)
+        agrees &= ~(np.abs(f(x) - expected) > room)
+    return agrees | (inside > half)
+
+
+def _converges(coefficients: np.ndarray, intervals: np.ndarray) -> np.ndarray:
+    """Return whether the last coefficients are small beside the first ones of the same interval.
+
+    Small means below 1e-7 of those of degree 3 to 5, or the rounding of f or of x.
+    """
+    size = np.abs(coefficients)
+    far = np.abs(intervals).max(axis=1)
+    of_x = 8 * np.finfo(float).eps * far / np.diff(intervals, axis=1)[:, 0]
+    with np.errstate(all="ignore"):
+        of_middle = CONVERGED / 10 * size[:, 3:6].max(axis=1)
+        rounding = np.minimum(of_x, CONVERGED) * size[:, 1:].max(axis=1)
+        bound = np.maximum(np.maximum(of_middle, rounding), FLAT * size[:, 0])
+        return size[:, -3:].max(axis=1) <= bound
 
 
 def _without_noise(coefficients: np.ndarray) -> np.ndarray:
@@ -213,6 +267,8 @@ def _jumps(f: Values, kinks: tuple[float, ...]) -> list[float]:
     around = np.array([-1, -0.1, 0.1, 1])
     with np.errstate(all="ignore"):
         height = f(at + near) - f(at - near)
+        closer = f(at + near / 16) - f(at - near / 16)
         size = np.abs(f(at[:, None] + around)).max(axis=1, initial=0)
         is_jump = (size < np.inf) & (np.abs(height) > JUMP * size)
+        is_jump &= np.abs(closer) > SAME_HEIGHT * np.abs(height)
     return [float(h) for h in np.where(is_jump, height, 0.0)]
