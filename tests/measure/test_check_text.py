@@ -44,12 +44,21 @@ def text_of(result: Check) -> str:
 
 @pytest.mark.parametrize("bound", [0.0, float("nan")], ids=["at most", "exactly"])
 def test_an_interval_that_reaches_out_is_the_reason(bound):
-    result = check(unclear("a", -0.6, 0.6, bound=bound), unclear("b", -0.7, 0.7, bound=bound))
+    result = check(
+        unclear("a", -0.6, 0.6, bound=bound, reason=Reason.NOISY),
+        unclear("b", -0.7, 0.7, bound=bound, reason=Reason.NOISY),
+    )
     text = text_of(result)
     assert "[-0.60, +0.60]" in text
     assert "UNCLEAR: the interval" in text
     assert " 2 exponents" in text
     assert "a reason" not in text  # it repeats the interval
+
+
+def test_growth_that_weakens_is_not_called_noise():
+    text = text_of(check(unclear("a", 0.2, 0.9, reason=Reason.FADES, cause="it weakens")))
+    assert "UNCLEAR: the interval" not in text
+    assert "UNCLEAR, a: it weakens" in text
 
 
 def test_another_reason_is_printed_with_its_modules():

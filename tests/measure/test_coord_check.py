@@ -282,6 +282,10 @@ def test_after_an_interruption_finished_runs_are_returned():
     assert len(check.frame)
 
 
+def test_progress_false_means_none():
+    assert Subject(Net).check(widths=SMALL, seeds=1, steps=1, progress=False).judgements
+
+
 def test_progress_is_called_for_every_run():
     calls = []
     Subject(Net).check(widths=SMALL, seeds=1, steps=1, progress=lambda *call: calls.append(call))

@@ -310,3 +310,13 @@ def test_a_deviation_that_fades_at_large_sizes_does_not_fail():
     assert as_fading.exponent > 0.25 > as_fading.upper
     assert verdict_on_fit(as_law, expected).verdict == "FAIL"
     assert verdict_on_fit(as_fading, expected).verdict == "UNCLEAR"
+
+
+def test_predicted_growth_that_weakens_does_not_vanish():
+    fit = Fit(0.6, 0.4, 0.8, upper=0.1)
+    finding = verdict_on_fit(fit, Expected(2.0, bound=0.0))
+    assert (finding.verdict, finding.reason) == ("UNCLEAR", Reason.PREDICTED_GROWTH)
+    assert "n^+2.00 is predicted" in finding.cause
+    assert "vanish" not in finding.cause
+    unpredicted = verdict_on_fit(fit, BOUND)
+    assert (unpredicted.verdict, unpredicted.reason) == ("UNCLEAR", Reason.FADES)

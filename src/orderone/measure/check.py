@@ -12,7 +12,6 @@ from orderone.core.notebook import notebook_html
 from orderone.core.text_table import printable, text_table, wrapped
 from orderone.measure import records
 from orderone.measure.judge.explain import explanation
-from orderone.measure.judge.thresholds import BOUNDARY
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import Observations
 from orderone.observe.quantities import Quantity
@@ -234,7 +233,7 @@ def _why_unclear(judgements: Sequence[Judgement], axis: str) -> list[str]:
     for line in judgements:
         if line.verdict != Verdict.UNCLEAR or math.isnan(line.exponent):
             continue
-        if _reaches_out(line) and line.reason != Reason.PREDICTED_GROWTH:
+        if line.reason == Reason.NOISY:
             wide += 1
         else:
             names = modules.setdefault(line.cause, [])
@@ -266,13 +265,6 @@ def _joined(modules: list[str]) -> str:
     if len(names) < len(modules):
         parts.append("(the model)")
     return " and ".join(parts)
-
-
-def _reaches_out(line: Judgement) -> bool:
-    """Return whether the interval of an exponent contains values that are not allowed."""
-    if math.isfinite(line.bound):
-        return line.high > line.bound + BOUNDARY
-    return line.low < line.predicted - BOUNDARY or line.high > line.predicted + BOUNDARY
 
 
 def _rows(judgements: Sequence[Judgement], axis: str) -> tuple[list[tuple[str, ...]], str]:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -118,7 +118,7 @@ def coord_check(
     precision: Name = "float32",
     frozen: PatternsInput = (),
     confidence: Number = 0.99,
-    progress: ProgressInput | None = None,
+    progress: ProgressInput | Literal[False] | None = None,
     **plan_options: object,
 ) -> Check:
     """Check whether activations and updates stay of order one as the model grows.
@@ -165,7 +165,7 @@ def coord_check(
             `requires_grad` is True.
         confidence: Confidence level of the intervals.
         progress: A function that is called with the number of finished runs, the number of all
-            runs, and a description of the current run.
+            runs, and a description of the current run. None or False: no function is called.
         plan_options: Further options of `plan`: weight_decay, depth, gauge, decay, overrides, ...
     """
     steps = count(steps, "steps")
@@ -177,6 +177,8 @@ def coord_check(
     chosen = Precision(read_precision(precision))
     function(loss, "loss", "of output and target")
     function(scheduler, "scheduler", "of the optimizer that returns a scheduler")
+    if progress is False:  # as in `sweep`: no progress
+        progress = None
     function(progress, "progress", "of the finished runs, all runs and the current run")
     settings: dict[str, Any] = {"rule": rule, "optimizer": optimizer, "lr": lr, **plan_options}
     of_models = {

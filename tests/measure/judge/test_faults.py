@@ -533,3 +533,40 @@ def test_an_unscaled_stream_fails_in_depth():
 
     result = o1.coord_check(build, depths=[2, 4, 8], seeds=2, lr=LR["adam"], batches=SERIES)
     fails(result, "unscaled-branches")
+
+
+class Unused(nn.Module):
+    """A network with a matrix whose gradient is zero, and one without a gradient."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.hidden = nn.Linear(width, width)
+        self.silent = nn.Linear(width, width)
+        self.unused = nn.Linear(width, width)
+        self.last = nn.Linear(width, 4)
+
+    def forward(self, x):
+        h = torch.relu(self.first(x))
+        h = torch.relu(self.hidden(h)) + 0 * self.silent(h)
+        return self.last(h)
+
+
+@pytest.mark.parametrize(("power", "verdict"), [(0.0, "PASS"), (1.0, "FAIL"), (-1.0, "FAIL")])
+def test_the_decay_of_a_tensor_without_gradient_is_judged(power, verdict):
+    def build(width):
+        plan = o1.plan(Unused(width), base=Unused(32), lr=1e-2, weight_decay=0.1)
+        plan.apply()
+        groups = []
+        for name, tensor in plan.tensors().items():
+            decay = plan[name].weight_decay
+            if name == "silent.weight":
+                decay *= (width / 32) ** power
+            groups.append({"params": [tensor], "lr": plan[name].lr, "weight_decay": decay})
+        return plan.bound(), torch.optim.AdamW(groups)
+
+    x = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
+    result = o1.coord_check(build, (32, 64, 128, 256), lr=1e-2, batches=(x, x[:, :4].argmax(-1)))
+    assert (result.verdict == "FAIL") == (verdict == "FAIL"), str(result)
+    if verdict == "FAIL":
+        assert "silent.weight" in result.causes[0]

@@ -7,7 +7,7 @@ from orderone.core.errors import InputError
 from orderone.core.text_table import wrapped
 from orderone.measure.judge.quantities import row_of
 from orderone.measure.judge.thresholds import THRESHOLDS
-from orderone.measure.judge.verdict import SYMBOLS, Judgement
+from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason
 
 
 def explanation(judgements: Sequence[Judgement], name: str, rule: str, axis: str) -> str:
@@ -36,7 +36,13 @@ def _about(line: Judgement, rule: str, axis: str) -> list[str]:
         if row.kind == "exact":
             interval = "a known number"
         details.append(f"exponent of {size}: {line.exponent:+.2f} ({interval})")
-    details.append(f"prediction ({rule}): {_allowed(line, size)}: {row.prediction}")
+    prediction = f"prediction ({rule}): {_allowed(line, size)}: {row.prediction}"
+    if line.reason == Reason.PREDICTED_GROWTH:
+        prediction = (
+            f"prediction ({rule}): {size}^{line.predicted:+.2f}, which is growth; allowed:"
+            f" {_allowed(line, size)}: {row.prediction}"
+        )
+    details.append(prediction)
     for name in row.tolerance:
         threshold = THRESHOLDS[name]
         details.append(f"threshold {threshold.value:g}: {threshold.meaning} ({threshold.reason})")

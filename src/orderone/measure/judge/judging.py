@@ -49,6 +49,9 @@ from orderone.planning.start_sizes import StartReport
 MOST_TROUBLES = 3  # largest number of troubles in the notes
 MOST_NAMES = 3  # names in a note
 NAN = math.nan
+# quantities of a tensor that are rounding errors if its gradient is; initial sizes and weight decay
+# are not: they do not depend on the gradient
+FOLLOWING_GRADIENTS = (Quantity.GRADIENT, Quantity.UPDATE)
 # outputs are those of the start plus a sum of steps
 SUMS_OF_STEPS = (Quantity.CHANGE, Quantity.SCORE_CHANGE, Quantity.OUTPUT)
 
@@ -136,7 +139,8 @@ class _Fits:
                 continue
             wanted = [(row.quantity, step) for step in self._steps(row.when)]
             for (name, quantity, step), fit in observations.fits(wanted, self.confidence):
-                if name in self.vanishing or not self._is_due(name, row.when, step):
+                is_rounding = quantity in FOLLOWING_GRADIENTS and name in self.vanishing
+                if is_rounding or not self._is_due(name, row.when, step):
                     continue
                 expected = row.predict(self.expectations, name, step)
                 if expected is not None and _says_something(expected):

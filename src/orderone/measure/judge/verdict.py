@@ -64,6 +64,8 @@ class Reason(StrEnum):
     SHRINKS = "too small"  # smaller than missing alignment explains
     # initial size and learning rate ignore a multiplier in the forward code; `bound` is its power
     MULTIPLIER = "multiplier"
+    NOISY = "noisy"  # the interval reaches beyond what is allowed
+    FADES = "fades"  # a deviation that gets weaker at the larger sizes
     SETTING = "setting"  # a setting of the optimizer, known without measurement
     OTHER = ""
 
@@ -125,13 +127,9 @@ def verdict_on_fit(fit: Fit, expected: Expected, axis: str = "width") -> Finding
     else:
         finding = _compare_with_bound(sized, expected)
     if finding.verdict == Verdict.FAIL and fit.high - fit.low > WIDE:
-        return Finding(Verdict.UNCLEAR, sized.noisy)
+        return Finding(Verdict.UNCLEAR, sized.noisy, Reason.NOISY)
     if finding.verdict == Verdict.FAIL and _fades(fit, _allowed_end(fit, expected)):
-        cause = (
-            f"{finding.cause}; but at the larger half of the {axis}s only"
-            f" {sized.power(fit.upper)}: this fades in large models, or use larger {axis}s"
-        )
-        return Finding(Verdict.UNCLEAR, cause)
+        return _faded(sized, expected, finding)
     if finding.verdict == Verdict.FAIL and expected.soft and finding.reason != Reason.SHRINKS:
         return Finding(Verdict.UNCLEAR, f"{finding.cause}; this matters only for SGD and eps")
     return finding
@@ -151,6 +149,25 @@ def _fades(fit: Fit, allowed: float) -> bool:
     """
     excess = fit.exponent - allowed
     return (fit.upper - allowed) / excess < FADES  # False if `upper` is unknown (NaN)
+
+
+def _faded(sized: "_FitInWords", expected: Expected, failure: Finding) -> Finding:
+    """Return UNCLEAR for a deviation that gets weaker at the larger sizes, with what theory says.
+
+    Growth that the rule itself predicts is no correction of finite size, and stays predicted.
+    """
+    weaker = (
+        f"{failure.cause}; but only {sized.power(sized.fit.upper)} at the larger half of the"
+        f" {sized.axis}s"
+    )
+    if failure.reason == Reason.PREDICTED_GROWTH:
+        cause = (
+            f"{weaker}: the measured growth weakens, although {sized.power(expected.exponent)} is"
+            f" predicted; use a smaller learning rate, or other {sized.axis}s"
+        )
+        return Finding(Verdict.UNCLEAR, cause, Reason.PREDICTED_GROWTH)
+    cause = f"{weaker}: it may vanish in larger models; use larger {sized.axis}s"
+    return Finding(Verdict.UNCLEAR, cause, Reason.FADES)
 
 
 class _FitInWords(NamedTuple):
@@ -191,9 +208,9 @@ def _compare_with_prediction(sized: _FitInWords, expected: Expected) -> Finding:
     if abs(excess) <= near:
         if predicted - next_exponent < fit.low and fit.high < predicted + next_exponent:
             return Finding(Verdict.PASS)
-        return Finding(Verdict.UNCLEAR, sized.noisy)
+        return Finding(Verdict.UNCLEAR, sized.noisy, Reason.NOISY)
     if predicted in fit:
-        return Finding(Verdict.UNCLEAR, sized.noisy)
+        return Finding(Verdict.UNCLEAR, sized.noisy, Reason.NOISY)
     size = "too large"
     if not excess > 0:
         size = "too small"
@@ -210,7 +227,7 @@ def _compare_with_bound(sized: _FitInWords, expected: Expected) -> Finding:
     if fit.low > bound + expected.margin:
         return Finding(Verdict.FAIL, f"grows: {sized.too_fast(bound)}")
     if fit.exponent > bound + expected.margin or fit.high >= bound + NEXT:
-        return Finding(Verdict.UNCLEAR, sized.noisy)
+        return Finding(Verdict.UNCLEAR, sized.noisy, Reason.NOISY)
     if fit.high < expected.least - BOUNDARY:
         cause = (
             f"shrinks by more than missing alignment explains: measured {sized.measured}, at least"
