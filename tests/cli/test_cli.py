@@ -288,7 +288,7 @@ def test_a_plan_as_json_and_as_a_file(config, tmp_path):
     ("arguments", "code", "words"),
     [
         (("--hf-config", "nowhere.json", "--base", BASE), "unusable-hf-config", ("nowhere.json",)),
-        (("--hf-config", "CONFIG", "--lr", "3e-3"), "needs-base", ("base: ",)),
+        (("--hf-config", "CONFIG", "--lr", "3e-3"), "needs-base", ("--base absolute",)),
         (("--hf-config", "CONFIG", "--base", "256"), None, ("base: ", "'256'")),
         (
             ("--hf-config", "CONFIG", "--base", BASE, "--rule", "mupp"),

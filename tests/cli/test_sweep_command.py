@@ -6,6 +6,8 @@ import signal
 import struct
 import sys
 import time
+from inspect import signature
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from support.command_line import assert_refused, orderone
 
 from orderone.cli.main import main
 from orderone.cli.settings import read_axes, read_setting, read_values
+from orderone.cli.sweep import sweep
 from orderone.cli.tasks import patch_of
 from orderone.sweeping.result import Sweep
 
@@ -403,3 +406,10 @@ def test_the_demo_ends_with_a_transfer_study(monkeypatch, capsys, tmp_path):
     assert "mup: inconclusive (needs" in out
     assert f"Open {demo.TUNED} in a browser" in out
     assert (tmp_path / demo.TUNED).stat().st_size > 500_000
+
+
+def test_neighbouring_default_learning_rates_differ_by_at_most_two():
+    """The page docs/transfer.md asks for this."""
+    default = signature(sweep).parameters["lr"].default
+    rates = list(read_values(default, "lr"))
+    assert all(later / rate <= 2 for rate, later in pairwise(rates))

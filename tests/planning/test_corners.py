@@ -281,7 +281,7 @@ def test_multipliers_set_by_hand_are_noted():
     entry = ZOO["granite"]
     model, base = entry.build(256), entry.build(64)
     model.config.logits_scaling = 4.0  # type: ignore[union-attr]
-    [note] = o1.plan(model, base=base).notes
+    [note] = o1.plan(model, base=base, lr=1e-3).notes
     assert code_of(note) == "other-settings-differ"
     assert "logits_scaling" in note
 

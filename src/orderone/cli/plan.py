@@ -160,7 +160,12 @@ def plan(
         options["optimizer"] = optimizer or "adamw"
     else:
         model, found_base = _built_models(builder, size, base, data, options)
-    made = make_plan(model, base=found_base, **options)
+    try:
+        made = make_plan(model, base=found_base, **options)
+    except InputError as error:
+        if error.code == "needs-base" and found_base is None:
+            raise _no_base(rule, builder) from error
+        raise
     if save is not None:
         made.save(save)
         wrote(save)
@@ -168,6 +173,17 @@ def plan(
         show.print_json(as_record(made))
     else:
         print(made)
+
+
+def _no_base(rule: str, builder: str | None) -> InputError:
+    """Return the error of a plan without a base, with options of the command line."""
+    example = "--base hidden_size=256" if builder is None else "--base 256"
+    message = (
+        f"--base: {rule} scales what was tuned on a smaller model, and no such model was named."
+        f" Pass its sizes, {example}, or a saved plan, --base plan.json; or ask for power laws of"
+        " the dimensions themselves with --base absolute"
+    )
+    return InputError(message, "needs-base", argument="base")
 
 
 def _built_models(

@@ -67,7 +67,7 @@ def sweep(
     depths: str | None = None,
     rules: str = "mup",
     optimizer: str | None = None,
-    lr: str = "1e-4:1e-1:10",
+    lr: str = "1e-4:1e-1:11",
     weight_decay: float | None = None,
     init: str | None = None,
     space: tyro.conf.UseAppendAction[tuple[str, ...]] = (),

@@ -45,6 +45,11 @@ PLAN = {
         "The convention decay='sqrt' comes from measurements of AdamW, and this optimizer changes"
         " weights by another law. Use decay='independent' or 'inverse-width'."
     ),
+    "default-lr": (
+        "No learning rate was passed to the plan, and that of the optimizer's constructor (0.001"
+        " for AdamW) was used as if the base had been tuned to it. Pass lr=, the best learning rate"
+        " of the base; `orderone sweep` finds it."
+    ),
     "eps-of-one-optimizer": (
         "Muon trains hidden matrices and AdamW the other tensors. Their eps have different meanings"
         " (Muon's is compared with the norm of a matrix), so that one number is that of Muon alone."
@@ -59,6 +64,12 @@ PLAN = {
         " Adam, AdamW, RMSprop, Lion and Muon, 'power' for those of them that normalize gradients."
         " Others have schedules or sums of their own, for which no rule is known. Pass horizon=None"
         " and set lr and weight_decay for the target yourself."
+    ),
+    "larger-base": (
+        "The base is the model that was tuned, usually the small one, and here it is larger than"
+        " the model. The plan is valid: it carries the settings of the large model to the small"
+        " one. If you tuned the small one, pass the large one as the model and the small one as"
+        " base=."
     ),
     "memory-below-one-step": (
         "For a larger batch the SDE rule shortens the memory of Adam's averages in proportion: (1 -"

@@ -70,6 +70,7 @@ class Draft:
     depth: float  # layers of its stack, target over base
     traced_as: str  # the corresponding tensor of the traced instance
     multiplier: float = 1.0
+    carried_multiplier: float = 1.0  # part of `multiplier` that other tensors hold
     own_depth: float = 1.0  # factor of the initial size in the model's own code at this depth
     reasons: tuple[str, ...] = ()
     blocks: tuple[DraftBlock, ...] = ()
@@ -354,10 +355,11 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
         carriers = [other for other in result.values() if other.traced_as in norm]
         if carriers and all(carrier.can_be_multiplied for carrier in carriers):
             for carrier in carriers:
-                why = "multiplier of the tied readout"
+                why = f"that of the tied readout {name}, applied here and nowhere else"
                 result[carrier.name] = carrier.folding(needed, why)
             carrier_names = " and ".join(carrier.name for carrier in carriers)
-            result[name] = result[name].because(f"{reason}, folded into {carrier_names}")
+            carried = replace(result[name], carried_multiplier=needed)
+            result[name] = carried.because(f"{reason}, once: folded into {carrier_names}")
             continue
         result[name] = result[name].because(reason)
         modules = _readout_modules(draft)

@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
@@ -320,7 +321,11 @@ def _changed(config: Configuration, values: Mapping[str, object]) -> Configurati
         if not hasattr(config, key):
             numbers = [name for name, value in stored.items() if type(value) is int]
             known = ", ".join(sorted(numbers))
-            message = f"base: {type(config).__name__} has no {key!r}; its whole numbers are {known}"
+            near = get_close_matches(str(key), [*numbers, *aliases], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            message = (
+                f"base: {type(config).__name__} has no {key!r}{hint}; its whole numbers are {known}"
+            )
             raise InputError(message, "unknown-name", argument="base")
     changes = {aliases.get(key, key): value for key, value in values.items()}
     settings: dict[str, object] = {}

@@ -178,7 +178,8 @@ def plan(
         order_one = OrderOne(C or {}, Lambda or {})
         found = constants.collect(model, inputs, probe)
         _check_inputs(model, inputs, found.note)
-        return absolute.absolute_plan(model, request, order_one, found)
+        made = absolute.absolute_plan(model, request, order_one, found)
+        return replace(made, notes=(*made.notes, *request.lr_notes(optimizer)))
     if C or Lambda:
         message = (
             "C, Lambda: only absolute mode (base='absolute') has these constants; relative to a"
@@ -193,9 +194,26 @@ def plan(
     made = relative.relative_plan(unwrap(model), read_base, request, facts)
     if facts.pair is not None and init_check.can_observe(facts.pair):
         made = _with_init_check(made, request, facts)
+    notes = (*made.notes, *_larger_base_notes(made), *request.lr_notes(optimizer))
+    made = replace(made, notes=notes)
     if isinstance(base, Plan) and base.applied:
         return _continue_applied(made, base)
     return made
+
+
+def _larger_base_notes(made: Plan) -> tuple[str, ...]:
+    """Return a note if sizes of the model are below those of the base, and none is above."""
+    ratios: set[float] = set()
+    for row in made.rows:
+        ratios |= {float(row.growth.fan_in), float(row.growth.fan_out), row.depth}
+    if max(ratios, default=1.0) > 1 or min(ratios, default=1.0) >= 1:
+        return ()
+    note = (
+        "the base is larger than the model. The plan carries the settings of the large model to the"
+        " small one; to carry them to the large one, pass it as the model, and the small one as"
+        " base="
+    )
+    return (with_code(note, "larger-base"),)
 
 
 def _no_base(request: Request) -> InputError:

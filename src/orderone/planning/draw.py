@@ -111,16 +111,35 @@ def _blocks(tensor: Tensor, how: Draw) -> Iterator[Tensor]:
 ZERO = Draw("zero", CONSTANT)
 
 
-def describe(
-    setting: str | float | Mapping[str, str | float] | None, draws: Sequence[Draw | None]
-) -> str:
+@dataclass(frozen=True)
+class StartCounts:
+    """Numbers of tensors by what `apply` does with their initial values."""
+
+    drawn: int  # at random
+    constant: int  # set to 0 or another constant
+    kept: int  # those of the model's code
+
+
+def start_counts(rows: "Sequence[Row]") -> StartCounts:
+    """Count the tensors that a start draws, sets to a constant, or leaves as they are."""
+    replaced = [row for row in rows if row.draw is not None]
+    constant = sum(row.constant is not None for row in replaced)
+    return StartCounts(len(replaced) - constant, constant, len(rows) - len(replaced))
+
+
+def describe(setting: str | float | Mapping[str, str | float] | None, rows: "Sequence[Row]") -> str:
     """Return a line about the start for the text of a plan."""
     if isinstance(setting, Mapping):
         words = ", ".join(f"{key}: {value}" for key, value in setting.items())
     else:
         words = str(setting)
-    drawn = sum(how is not None for how in draws)
-    return (
-        f"start: {words}; {drawn} of {len(draws)} tensors are drawn at `apply` from torch's random"
-        " state, the others keep the values of the model's code"
-    )
+    counts = start_counts(rows)
+    parts = [f"start: {words}; `apply` draws {counts.drawn} of {len(rows)} tensors at random"]
+    if counts.constant:
+        constants: dict[str, None] = {}
+        for row in rows:
+            if row.draw is not None and row.constant is not None:
+                constants[f"{row.constant:.4g}"] = None
+        parts.append(f"sets {counts.constant} to {' or '.join(constants)}")
+    parts.append(f"keeps {counts.kept} as the model's code initialises them")
+    return ", ".join(parts)

@@ -122,7 +122,7 @@ class PlanOptions:
         """Return the validated options for `model`."""
         if not isinstance(model, nn.Module):
             message = f"model: expected an nn.Module, got {type(model).__name__}"
-            raise InputError(message + pair_remedy(model), "wrong-type", argument="model")
+            raise InputError(message + model_remedy(model), "wrong-type", argument="model")
         optimizer = algorithm(self.optimizer)
         check_model(model, optimizer)
         recipe = _read_rule(self.rule)
@@ -206,6 +206,19 @@ def pair_remedy(value: object) -> str:
         "; pass the model alone, the first entry, and its optimizer as optimizer=torch.optim.AdamW"
         " (a class or a name), lr=..., weight_decay=...; plan.optimizer() then constructs it"
     )
+
+
+def model_remedy(value: object) -> str:
+    """Return how to make a model from what was passed instead of one, or ''."""
+    if isinstance(value, type) and issubclass(value, nn.Module):
+        return f"; pass an instance: {value.__name__}(...)"
+    if hasattr(value, "model_type"):  # a configuration of Hugging Face
+        return "; build the model from it: AutoModelForCausalLM.from_config(config)"
+    if isinstance(value, str):
+        return "; pass the model itself, not its name"
+    if callable(value):
+        return "; call the function, and pass the model that it returns"
+    return pair_remedy(value)
 
 
 OPTION_NAMES: tuple[str, ...] = tuple(field.name for field in fields(PlanOptions))
@@ -387,6 +400,25 @@ class Request:
         floor, size = eps
         checked_floor = None if floor is None else nonnegative(floor, "eps")
         return (checked_floor, nonnegative(size, "eps"))
+
+    def lr_notes(self, optimizer: object) -> tuple[str, ...]:
+        """Return a note if no learning rate was passed, so that the optimizer's default counts.
+
+        `optimizer` is what the user passed: a partial may have a learning rate. That of an instance
+        is not used, because its groups may have several, and a scheduler may have changed them.
+        """
+        lr = self.algorithm.lr
+        if self.lr.plain is not None or lr is None:
+            return ()
+        if isinstance(optimizer, partial) and LR in optimizer.keywords:
+            return ()
+        note = (
+            f"lr was not passed: the plan scales {lr:g}, the default of {self.algorithm.label}, as"
+            " if the base had been tuned to it. Pass lr=, the best learning rate of the base"
+        )
+        if isinstance(optimizer, Optimizer):
+            note += "; those of the optimizer instance that was passed are not used"
+        return (with_code(note, "default-lr"),)
 
     def eps_notes(self) -> tuple[str, ...]:
         """Return a note if one number was passed as eps and tensors have two optimizers.

@@ -117,8 +117,15 @@ class Row:
     horizon: Factors = field(default_factory=Factors)
     betas: tuple[float, ...] | None = None  # of the optimizer's averages, if an axis changes them
     origins: tuple[Origin, ...] = ()  # factors by axis; their product makes the row
+    # part of `multiplier` that other tensors hold: the norm before a tied readout
+    carried_multiplier: float = 1.0
     # convention of Muon's learning rate, if it is not torch's default (`optimizers.muon_rates`)
     convention: str | None = None
+
+    @property
+    def hook_multiplier(self) -> float:
+        """Part of the multiplier that a hook applies in the forward pass; 1 without a hook."""
+        return self.multiplier / self.carried_multiplier
 
     @property
     def default_lr(self) -> float:

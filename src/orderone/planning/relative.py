@@ -423,6 +423,7 @@ class _Comparison:
             growth=draft.resolved.growth,
             depth=draft.depth,
             multiplier=draft.multiplier,
+            carried_multiplier=draft.carried_multiplier,
             init_std=initial.rms * factors.std * init_scale * draft.own_depth,
             lr=request.lr_of(algorithm, subject) * factors.lr * horizon.lr,
             weight_decay=self._weight_decay(draft, subject, factors),

@@ -190,6 +190,10 @@ class PerTensor(Generic[V]):
             for start in range(1, len(parts)):
                 known["*." + ".".join(parts[start:])] = None
         near = get_close_matches(key, list(known), n=3)
+        for pattern in (f"*{key}*", f"*.{key}"):  # a part of a name, without wildcards
+            if any(fits_name(pattern, tensor.name) for tensor in tensors):
+                others = [name for name in near if not fits_name(pattern, name)]
+                near = [pattern, *others][:2]
         if near:
             return f"; did you mean {' or '.join(map(repr, near))}?"
         return f"; the model has {tensors[0].name}, ..., {tensors[-1].name}"

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps", "why")
 NUMBERS = ("mult", "lr", "wd", "eps")
 LEGEND = (
-    "init: RMS of the initial values; mult: factor in the forward pass; eps scales like the"
-    " predicted gradient; group: tensors with equal lr, wd and eps"
+    "init: RMS of the initial values; mult: factor that a hook applies in the forward pass (1: no"
+    " hook); eps scales like the predicted gradient; group: tensors with equal lr, wd and eps"
 )
 
 
@@ -56,7 +56,7 @@ def render(plan: "Plan", wide: bool = False, origins: bool | None = None) -> str
     if not plan.settings.decay_vectors:
         remarks.append("no weight decay on gains, biases and scalars (decay_vectors=False)")
     if any(row.draw for row in plan.rows):
-        remarks.append(describe(plan.settings.init, [row.draw for row in plan.rows]))
+        remarks.append(describe(plan.settings.init, plan.rows))
     if origins is None:
         origins = _has_further_axes(plan)
     by_origin = origin_lines(plan.rows) if origins else []
@@ -209,7 +209,7 @@ def cells(row: "Row") -> tuple[str, ...]:
     if isinstance(eps, tuple):
         eps = eps[1]
     numbers = (
-        f"{row.multiplier:.4g}",
+        f"{row.hook_multiplier:.4g}",
         init,
         f"{row.lr:.4g}",
         f"{row.weight_decay:.4g}",
