@@ -229,14 +229,14 @@ def _explained(judgements: Sequence[Judgement]) -> dict[str, list[str]]:
 def _why_unclear(judgements: Sequence[Judgement], axis: str) -> list[str]:
     """Return why rows are UNCLEAR, although their exponents may look like those of a PASS."""
     wide = 0
-    modules: dict[str, list[str]] = {}
+    modules: dict[tuple[str, str], list[str]] = {}
     for line in judgements:
         if line.verdict != Verdict.UNCLEAR or math.isnan(line.exponent):
             continue
         if line.reason == Reason.NOISY:
             wide += 1
         else:
-            names = modules.setdefault(line.cause, [])
+            names = modules.setdefault((line.cause, _quantity(line)), [])
             if line.module not in names:
                 names.append(line.module)
     reasons: list[str] = []
@@ -245,8 +245,8 @@ def _why_unclear(judgements: Sequence[Judgement], axis: str) -> list[str]:
             f"UNCLEAR: the interval [low, high] of {wide} exponents reaches beyond what is allowed;"
             f" use more seeds, or {axis}s further apart"
         )
-    for cause, names in list(modules.items())[:CAUSES]:
-        reasons.append(f"UNCLEAR, {_joined(names)}: {cause}")
+    for (cause, quantity), names in list(modules.items())[:CAUSES]:
+        reasons.append(f"UNCLEAR, {_joined(names)} ({quantity}): {cause}")
     if len(modules) > CAUSES:
         more = len(modules) - CAUSES
         reasons.append(f"UNCLEAR: {more} more causes are in the column cause of check.exponents")
@@ -326,9 +326,6 @@ def _groups(judgements: Sequence[Judgement]) -> list[list[Judgement]]:
 
 def _row(group: list[Judgement]) -> tuple[str, str, str, str, str]:
     first = group[0]
-    quantity = str(first.quantity)
-    if first.step > 0:
-        quantity = f"{quantity}, step {first.step}"
     if math.isnan(first.exponent):  # judged without a fit
         measured = str(first.reason)
         allowed = ""
@@ -340,7 +337,14 @@ def _row(group: list[Judgement]) -> tuple[str, str, str, str, str]:
             high = max(line.high for line in group)
             measured = f"{measured} [{low:+.2f}, {high:+.2f}]"
     name = common_name([line.module for line in group]) or "(the model)"
-    return name, str(first.verdict), quantity, measured, allowed
+    return name, str(first.verdict), _quantity(first), measured, allowed
+
+
+def _quantity(line: Judgement) -> str:
+    """Return the quantity of a line, with its step after the start."""
+    if line.step > 0:
+        return f"{line.quantity}, step {line.step}"
+    return str(line.quantity)
 
 
 def _allowed(group: list[Judgement]) -> str:

@@ -141,5 +141,5 @@ def describe(setting: str | float | Mapping[str, str | float] | None, rows: "Seq
             if row.draw is not None and row.constant is not None:
                 constants[f"{row.constant:.4g}"] = None
         parts.append(f"sets {counts.constant} to {' or '.join(constants)}")
-    parts.append(f"keeps {counts.kept} as the model's code initialises them")
+    parts.append(f"takes {counts.kept} from the model's code")
     return ", ".join(parts)

@@ -217,15 +217,13 @@ def summary(
     off.sort(key=lambda observation: (observation.quantity != "output", -observation.off))
     quantities = Counter(observation.quantity for observation in observations)
     total = len(observations)
-    line = (
-        f"{note}: {total - len(off)} of {total} powers of the width at initialization as predicted"
-    )
+    line = f"{note}: {total - len(off)} of {total} exponents of width at initialization are as predicted"
     notes: list[str] = []
     for observation in off[:MOST_NOTES]:
         note = f"{observation}; {_MEANING[observation.quantity]}"
         notes.append(with_code(note, "unexpected-exponent"))
     if len(off) > MOST_NOTES:
-        note = f"{len(off) - MOST_NOTES} more powers are not as predicted; see plan.observations"
+        note = f"{len(off) - MOST_NOTES} more exponents are not as predicted; see plan.observations"
         notes.append(with_code(note, "unexpected-exponent"))
     counts = f"{quantities['output']} outputs, {quantities['gradient']} gradients"
     return f"{line} ({counts})", notes

@@ -131,7 +131,9 @@ class _Starter:
             return _zero(draft)
         size = float(value)
         how = Draw(f"{size:g}", NORMAL)
-        return replace(draft, base=Initial(size), draw=how).because(f"start {size:.4g} (init)")
+        return replace(draft, base=Initial(size), draw=how).because(
+            f"start: {size:.4g} in the base (init)"
+        )
 
     def _vector(self, draft: Draft, choice: Choice[StartValue]) -> Draft:
         """Return a gain or a bias: its own values, or zero if a key says so."""
@@ -173,7 +175,9 @@ class _Starter:
         if size == 0:
             return _zero(draft, name)
         how = self._how(draft, start.name, start.distribution)
-        return replace(draft, base=Initial(size), draw=how).because(f"start {name}: {size:.4g}")
+        return replace(draft, base=Initial(size), draw=how).because(
+            f"start {name}: {size:.4g} in the base"
+        )
 
     def _require_branches(self, name: str) -> None:
         """Raise an InputError if the start depends on residual branches, and they are unknown."""

@@ -45,7 +45,8 @@ def _about(line: Judgement, rule: str, axis: str) -> list[str]:
     details.append(prediction)
     for name in row.tolerance:
         threshold = THRESHOLDS[name]
-        details.append(f"threshold {threshold.value:g}: {threshold.meaning} ({threshold.reason})")
+        details.append(f"threshold {threshold.value:g}: {threshold.meaning}")
+        details.append(f"  why: {threshold.reason}")
     details.append(f"theory: {row.source}")
     if line.cause:
         details.append(f"because: {line.cause}")

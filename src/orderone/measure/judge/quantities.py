@@ -55,8 +55,8 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.ALWAYS,
         "exact",
         "the learning rate of the tensor's parameter group",
-        "the rate of the rule for the role of the tensor, in the gauge that its initial size and"
-        " the multipliers in the forward code show",
+        "the learning rate of the rule for the role of the tensor, corrected for the multipliers in"
+        " the forward code and for the initial size",
         ("exact",),
         SOLVER,
     ),
@@ -66,9 +66,9 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.START,
         "law",
         "the initial size of a tensor",
-        "the initial size of the rule; smaller readouts, biases and tables that are added are"
-        " accepted in a model with an optimizer of its own. Tensors that do not grow may start"
-        " smaller, not larger",
+        "the initial size of the rule. Tensors whose shape does not grow may start smaller. In a"
+        " model that comes with its optimizer, readouts, biases and position embeddings may start"
+        " smaller too",
         ("boundary", "next", "drawn"),
         FACTORS,
         Expectations.weight,
@@ -79,8 +79,8 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.FIRST_UPDATE,
         "law",
         "the first update of a tensor",
-        "what the learning rate, the measured gradient and the measured weights imply by the update"
-        " law",
+        "the size that the update law gives for the learning rate, the measured gradient and the"
+        " measured weights",
         ("boundary", "next"),
         UPDATES,
         Expectations.update,
@@ -90,8 +90,9 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "study",
         When.FIRST_UPDATE,
         "exact",
-        "the common excess of the updates of all tensors over what rates and gradients imply",
-        "zero: steps are neither clipped nor damped by eps",
+        "the factor by which the updates of all tensors differ from what their learning rates and"
+        " gradients give",
+        "the same factor at every size: steps are neither clipped nor made smaller by eps",
         ("common",),
         UPDATES,
     ),
@@ -162,8 +163,8 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.START,
         "range",
         "the input of a hidden matrix or readout",
-        "of order one, at the start or after the last step; smaller by half a power for each"
-        " readout inside the network, at most two",
+        "of order one, at the start or after the last step. Behind a readout inside the network it"
+        " may be smaller by n^-1/2, and behind two or more by n^-1",
         ("boundary", "missing alignment"),
         SIZES,
         Expectations.input_at_start,
@@ -174,7 +175,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.START,
         "law",
         "the output of a module",
-        "the initial sizes in the plan, and the measured size of the module's input",
+        "the product of the initial size of its tensors and of the measured size of its input",
         ("boundary", "next"),
         SIZES,
         Expectations.output_at_start,
@@ -196,8 +197,8 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.FIRST_AND_LAST,
         "range",
         "how far the output of a module on a fixed batch has moved since the start",
-        "at most what the largest possible alignment gives, and after the last step at least what"
-        " the measured alignment gives",
+        "at most the size for the largest possible alignment; after the last step, at least the"
+        " size for the measured alignment",
         ("boundary", "next", "missing alignment"),
         SIZES,
         Expectations.change,
@@ -208,8 +209,8 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.FIRST_AND_LAST,
         "range",
         "attention: how far the input of the softmax has moved",
-        "the growth of the head size, the power of the head size by which the model divides scores,"
-        " and the sizes of queries and keys",
+        "computed from the growth of the head size, the power of it by which the model divides"
+        " scores, and the sizes of queries and keys",
         ("boundary", "next", "missing alignment"),
         ATTENTION,
         Expectations.score_change,
@@ -220,7 +221,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.LAST,
         "bound",
         "the output of a module",
-        "the larger one of the initial output and of its change",
+        "at most the larger of its initial size and the size of its change",
         ("boundary", "next"),
         SIZES,
         Expectations.output_later,
@@ -231,8 +232,8 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.START,
         "range",
         "the gradient of the output of a module",
-        "that of the rule, and half a power less without alignment. More is no fault by itself."
-        " For SGD, the gradient of the model's output is a law",
+        "the gradient of the rule, or n^-1/2 times as much without alignment. A larger one is not a"
+        " fault by itself, except for SGD at the output of the whole model",
         ("boundary", "missing alignment"),
         SIZES,
         Expectations.output_gradient,
@@ -243,7 +244,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.START,
         "law",
         "the gradient of a tensor",
-        "that of the rule; a witness, never a FAIL",
+        "the gradient of the rule; it helps to find causes, and is never FAIL by itself",
         ("rough",),
         SIZES,
         Expectations.gradient,

@@ -25,36 +25,38 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "exact": Threshold(
         0.1,
-        "largest distance of the exponent of a setting (a learning rate, a weight decay)",
+        "for settings, such as learning rates: largest distance of the exponent from the prediction",
         "settings are known numbers without noise; sizes that are rounded to multiples of 8 or 64"
         " move their exponents by a few hundredths",
     ),
     "common": Threshold(
         0.15,
-        "largest common excess of the updates of all tensors over lr times gradient",
-        "the smallest excess of all tensors counts, so that noise of single ones does not matter;"
-        " clipping to a fixed norm moves all by 0.3 to 0.5",
+        "largest exponent of the common factor between the updates of all tensors and those that"
+        " their learning rates and gradients give",
+        "the tensor with the smallest factor counts, so that noise of single tensors does not"
+        " matter; clipping to a fixed norm changes all exponents by 0.3 to 0.5",
     ),
     "rough": Threshold(
         0.6,
-        "used instead of 0.25 for gradients",
-        "theory predicts the size of gradients with random signs; aligned signs add up to 1/2",
+        "for gradients, instead of 0.25",
+        "theory predicts gradients whose terms have random signs; equal signs raise the exponent by"
+        " up to 1/2",
     ),
     "least growth": Threshold(
         0.1,
-        "smallest excess that counts as growth, where growth is predicted",
-        "the sign is the question there, not the size; a fit over a factor of 8 in size is off by"
-        " a few hundredths",
+        "smallest excess over the bound that counts as growth, where the rule predicts growth",
+        "the question there is whether it grows, not how fast; a fit over a factor of 8 in size has"
+        " an error of a few hundredths",
     ),
     "missing alignment": Threshold(
         0.5,
-        "largest power by which alignment may reduce a change",
+        "largest exponent by which missing alignment may reduce a change",
         "a sum of n terms is n times one term if all have the same sign, and n^(1/2) times one term"
         " if signs are independent",
     ),
     "wide": Threshold(
         1.5,
-        "an interval that is wider decides nothing",
+        "widest interval for FAIL; a wider one is UNCLEAR",
         "it contains at least three neighbouring exponents of theory",
     ),
     "fades": Threshold(
@@ -66,45 +68,45 @@ THRESHOLDS: dict[str, Threshold] = {
     "few sizes": Threshold(
         3,
         "smallest number of sizes for PASS",
-        "two points always lie on a line: a slope cannot be told from a bend",
+        "two points always lie on a line, so they cannot show whether sizes follow a power law",
     ),
     "vanishing": Threshold(
         1e-6,
         "relative to the median gradient: smaller gradients are rounding errors",
-        "single precision has 7 digits (a bias of keys, to which softmax is invariant)",
+        "single precision has 7 digits. Example: a bias of keys, which softmax cancels",
     ),
     "resolution": Threshold(
         1.0,
         "relative to the initial weights (updates) or outputs (changes), in units of their"
         " precision (2^-23 for float32, 2^-10 for float16, 2^-7 for bfloat16): smaller ones cannot"
         " be measured",
-        "an update is the difference of two weights, each rounded to its last digit (a branch whose"
-        " gate starts at zero, under SGD); so is a change of two outputs",
+        "an update is the difference of two weights, each rounded to its last digit, and a change"
+        " is the difference of two outputs. Example: a branch whose gate starts at zero, with SGD",
     ),
     "rounded": Threshold(
         0.5,
-        "relative difference of a gradient under autocast from the one without: tensors with a"
-        " larger one are not judged",
-        "more than half of such a gradient is rounding error (in bfloat16, a bias of keys or a bias"
-        " before batch norm)",
+        "largest relative difference between the gradients of a tensor with and without autocast;"
+        " tensors above it are not judged",
+        "more than half of such a gradient is rounding error. Example in bfloat16: a bias before"
+        " batch norm",
     ),
     "cancelled": Threshold(
         1e-4,
         "relative to a random sum: smaller sums are rounding errors",
-        "single precision has 7 digits, and a thousand terms lose up to 3 of them (a bias before"
-        " batch norm)",
+        "single precision has 7 digits, and a sum of a thousand terms loses up to 3 of them."
+        " Example: a bias before batch norm",
     ),
     "damped": Threshold(
         0.1,
-        "relative to the gradient: eps that is smaller does not change the size of steps",
+        "relative to the gradient: a smaller eps does not change the size of steps",
         "it makes a normalized step smaller by less than ten per cent",
     ),
     "drawn": Threshold(
         3.3,
-        "in standard deviations of random draws: initial sizes of tensors that do not grow may rise"
-        " as much by chance",
-        "normal numbers are further away from their mean in one of a thousand cases; tensors that"
-        " do not grow have few entries (a bias of the output)",
+        "in standard deviations: initial sizes of tensors whose shape does not grow may differ as"
+        " much by chance",
+        "normal random numbers are further from their mean in one of a thousand cases. Such tensors"
+        " have few entries, so chance matters (a bias of the output)",
     ),
     "negligible": Threshold(
         1e-2,

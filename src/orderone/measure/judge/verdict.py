@@ -157,16 +157,16 @@ def _faded(sized: "_FitInWords", expected: Expected, failure: Finding) -> Findin
     Growth that the rule itself predicts is no correction of finite size, and stays predicted.
     """
     weaker = (
-        f"{failure.cause}; but only {sized.power(sized.fit.upper)} at the larger half of the"
-        f" {sized.axis}s"
+        f"{failure.cause}; at the larger half of the {sized.axis}s, however, only"
+        f" {sized.power(sized.fit.upper)}"
     )
     if failure.reason == Reason.PREDICTED_GROWTH:
         cause = (
-            f"{weaker}: the measured growth weakens, although {sized.power(expected.exponent)} is"
-            f" predicted; use a smaller learning rate, or other {sized.axis}s"
+            f"{weaker}, although {sized.power(expected.exponent)} is predicted. Use a smaller"
+            f" learning rate, or other {sized.axis}s"
         )
         return Finding(Verdict.UNCLEAR, cause, Reason.PREDICTED_GROWTH)
-    cause = f"{weaker}: it may vanish in larger models; use larger {sized.axis}s"
+    cause = f"{weaker}, so it may vanish in larger models. Use larger {sized.axis}s"
     return Finding(Verdict.UNCLEAR, cause, Reason.FADES)
 
 
