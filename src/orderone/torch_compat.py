@@ -338,7 +338,7 @@ def first_local_row(x: Tensor, axis: int) -> int:
 # --- names of attributes, modules and functions ---------------------------------------------------
 
 CHILD_MODULES = "_modules"  # attribute of nn.Module, to copy one without children: planning; all
-RESET_PARAMETERS = "_reset_parameters"  # method of nn.MultiheadAttention: reinitialise; all
+RESET_PARAMETERS = "_reset_parameters"  # method of nn.MultiheadAttention: reinitialize; all
 CHILD_SCHEDULERS = "_schedulers"  # attribute of ChainedScheduler and SequentialLR: planning; all
 SEQUENTIAL_MILESTONES = "_milestones"  # attribute of SequentialLR: planning; all
 

@@ -98,7 +98,7 @@ PLAN = {
         "A plan rescales the weights of a model once. Applying it again, or applying another"
         " plan to the same model, would rescale them twice. Build a new model for a new plan;"
         " continue from a checkpoint with plan.attach(model); call plan.apply(fresh=True) if the"
-        " weights were initialised again."
+        " weights were initialized again."
     ),
     "ambiguous-role": (
         "The role of a tensor decides how it scales. Here shapes and module types allow several"
@@ -309,7 +309,7 @@ PLAN = {
         " the optimizer that the message names."
     ),
     "own-depth-kept": (
-        "Some models initialise by their number of layers: GPT-2 divides the last matrix of every"
+        "Some models initialize by their number of layers: GPT-2 divides the last matrix of every"
         " residual branch by sqrt(2 L). Without a rule for depth, plan keeps this dependence and"
         " replaces the dependence on width only; the note has the factors. With depth='sqrt' or"
         " 'completep', the rule replaces both."

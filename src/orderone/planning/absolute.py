@@ -4,7 +4,7 @@ constants C and Lambda of order one.
     initial std      sqrt(C_G) times the rule's power
     learning rate    lr Lambda_G times the rule's power
 
-Matrices and lookups are initialised by the law; biases and gains keep their initial constants. S0
+Matrices and lookups are initialized by the law; biases and gains keep their initial constants. S0
 is "Scale-Invariant Parameterizations", S2 is "Effective Theory of Transformers at Initialization".
 For the strategies of S2 the powers are those of its groups (`theory.scaling`); for other rules they
 are the exponents of S0, with fan_in^-1/2 for a dense embedding, whose input is not one-hot. C and

@@ -365,7 +365,7 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
         modules = _readout_modules(draft)
         if modules and facts.needs_inputs and request.gauge == "folded":
             message = (
-                f"inputs: {name} is embedding and readout; its multiplier {needed:.4g} belongs into"
+                f"inputs: {name} is embedding and readout; its multiplier {needed:.4g} belongs in"
                 " the norm before the readout, which only a forward pass shows. Pass an example"
                 " batch, plan(..., inputs=...); or ask for a hook with gauge='paper'"
             )

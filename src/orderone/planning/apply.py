@@ -135,7 +135,7 @@ def _is_rescaled(row: "Row", resized: set[str]) -> bool:
     """Return whether a tensor is rescaled.
 
     A tensor with the shape of the base and factor 1 is not, so that not even noise of the
-    measurement changes it. But torch initialises a bias by the fan-in of its module, and GPT-2 some
+    measurement changes it. But torch initializes a bias by the fan-in of its module, and GPT-2 some
     matrices by the depth; these may have grown.
     """
     if not row.trained:
@@ -173,7 +173,7 @@ def _must_be_initial(row: "Row", now: Initial, planned: Initial | None) -> None:
     """Raise an ApplyError if a tensor does not look like an initialization."""
     if planned is not None and not math.isfinite(now.rms):
         raise ApplyError(
-            f"{row.name} has entries that are not finite; initialise the model again",
+            f"{row.name} has entries that are not finite; initialize the model again",
             argument="model",
         )
     is_constant = row.constant is not None and row.draw is None

@@ -2,9 +2,9 @@
 Face configuration, or from a saved plan.
 
 Initial sizes are measured. A base on the meta device has no values, so a copy with memory is
-initialised first: by torch's `reset_parameters`, then by the `_init_weights` of Hugging Face and
+initialized first: by torch's `reset_parameters`, then by the `_init_weights` of Hugging Face and
 nanoGPT. For a large base, only one layer of every stack is copied, one at a time. A constructor
-that initialises in other ways cannot be imitated: if a target with memory differs from what its
+that initializes in other ways cannot be imitated: if a target with memory differs from what its
 modules' code would draw, the base needs memory too.
 """
 
@@ -116,7 +116,7 @@ def _number(value: Tensor) -> float:
 
 
 def pooled(values: Mapping[str, Initial], entries: Mapping[str, int]) -> dict[str, Initial]:
-    """Average the sizes of layers that are initialised alike: this is less noisy."""
+    """Average the sizes of layers that are initialized alike: this is less noisy."""
     stacks: dict[str, list[Initial]] = {}
     for name, value in values.items():
         stacks.setdefault(stack_of(name), []).append(value)
@@ -174,7 +174,7 @@ class Base:
 def from_module(module: nn.Module, model: nn.Module | None = None) -> Base:
     """Return shapes and initial sizes of a module.
 
-    For a module on the meta device, `model` shows whether the modules' code initialises all of it.
+    For a module on the meta device, `model` shows whether the modules' code initializes all of it.
     """
     inner = unwrap(module)
     config = getattr(inner, "config", None)
@@ -447,7 +447,7 @@ def _constants_of(target: nn.Module) -> dict[str, Initial]:
         if name in drawn and not agree(measured, drawn[name], item.tensor.numel()):
             message = (
                 f"base: the initial size of {name} is unknown: the base is on the meta device, and"
-                " its constructor initialises otherwise than its modules' reset_parameters"
+                " its constructor initializes otherwise than its modules' reset_parameters"
                 f" ({measured.rms:.3g} instead of {drawn[name].rms:.3g} at the size of the target);"
                 " build the base on the CPU"
             )
@@ -461,14 +461,14 @@ def agree(measured: Initial, drawn: Initial, samples: int) -> bool:
 
 
 def drawn_by_code(model: nn.Module, wanted: Mapping[str, Item]) -> dict[str, Initial]:
-    """Return the sizes of those tensors that the model's own code initialises."""
+    """Return the sizes of those tensors that the model's own code initializes."""
     by_name: dict[str, Initial] = {}
     by_stack: dict[tuple[str, tuple[int, ...]], Initial] = {}  # by stack and shape
-    initialise = getattr(model, "_init_weights", None)
+    initialize = getattr(model, "_init_weights", None)
     with seeded(0):
         for path, module in _units(model):
             shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-            for name, parameter in _initialised(module, initialise).named_parameters():
+            for name, parameter in _initialized(module, initialize).named_parameters():
                 if _unwritten(parameter):
                     continue
                 full = clean(f"{path}.{name}".lstrip("."))
@@ -507,7 +507,7 @@ def drawn_by_torch(model: nn.Module) -> dict[str, Initial]:
 
 def _drawn_by_module(module: nn.Module) -> dict[str, Initial]:
     sizes: dict[str, Initial] = {}
-    for name, parameter in _initialised(module, None).named_parameters():
+    for name, parameter in _initialized(module, None).named_parameters():
         if not _unwritten(parameter):
             sizes[name] = measure(parameter)
     return sizes
@@ -551,8 +551,8 @@ def _without_children(module: nn.Module) -> nn.Module:
 _MARK = float("nan")
 
 
-def _initialised(module: nn.Module, initialise: Callable[[nn.Module], None] | None) -> nn.Module:
-    """Return a copy on the CPU, initialised by the model's own code; other entries are NaN."""
+def _initialized(module: nn.Module, initialize: Callable[[nn.Module], None] | None) -> nn.Module:
+    """Return a copy on the CPU, initialized by the model's own code; other entries are NaN."""
     made = copy.deepcopy(module)
     for part in made.modules():
         for name, parameter in parameter_registry(part).items():
@@ -566,8 +566,8 @@ def _initialised(module: nn.Module, initialise: Callable[[nn.Module], None] | No
             reset = getattr(part, "reset_parameters", None) or getattr(part, RESET_PARAMETERS, None)
             if reset is not None:
                 reset()
-        if initialise is not None:
-            made.apply(initialise)
+        if initialize is not None:
+            made.apply(initialize)
     return made
 
 
@@ -579,5 +579,5 @@ def _fewer_rows(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _unwritten(parameter: Tensor) -> bool:
-    """Return whether no code has initialised the parameter."""
+    """Return whether no code has initialized the parameter."""
     return bool(parameter.isnan().any())

@@ -68,7 +68,7 @@ def can_observe(pair: Pair) -> bool:
 
 
 def writable(pair: Pair) -> nn.Module:
-    """Return the wide instance, or a copy of it that may be initialised."""
+    """Return the wide instance, or a copy of it that may be initialized."""
     if pair.owned:
         return pair.large
     return copy.deepcopy(pair.large)
@@ -217,7 +217,10 @@ def summary(
     off.sort(key=lambda observation: (observation.quantity != "output", -observation.off))
     quantities = Counter(observation.quantity for observation in observations)
     total = len(observations)
-    line = f"{note}: {total - len(off)} of {total} exponents of width at initialization are as predicted"
+    line = (
+        f"{note}: {total - len(off)} of {total} exponents of width at initialization are as"
+        " predicted"
+    )
     notes: list[str] = []
     for observation in off[:MOST_NOTES]:
         note = f"{observation}; {_MEANING[observation.quantity]}"

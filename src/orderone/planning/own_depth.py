@@ -142,7 +142,7 @@ def _at_the_width_of_the_base(
 ) -> Mapping[str, Initial] | None:
     """Return initial sizes at the depth of the target and the width of the base.
 
-    The result is None if no such model can be built, or if its code is not what initialised the
+    The result is None if no such model can be built, or if its code is not what initialized the
     base.
     """
     ours = getattr(model, "config", None)

@@ -271,7 +271,7 @@ class Job:
     # --- making members ---------------------------------------------------------------------------
 
     def member(self, trial: Trial) -> Member:
-        """Return the initialised model of a trial, on the job's device and in its precision.
+        """Return the initialized model of a trial, on the job's device and in its precision.
 
         A plan traces a forward pass, which may change what a model holds. So the first plan of an
         architecture is made for another model from the same seed.

@@ -25,7 +25,8 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "exact": Threshold(
         0.1,
-        "for settings, such as learning rates: largest distance of the exponent from the prediction",
+        "for settings such as learning rates: largest distance of the exponent from the predicted"
+        " one",
         "settings are known numbers without noise; sizes that are rounded to multiples of 8 or 64"
         " move their exponents by a few hundredths",
     ),

@@ -44,7 +44,7 @@ class Export:
         data: The settings as plain data, in the fields of the trainer.
         init: Initial sizes: patterns with the standard deviation of the tensors that they match.
             No trainer reads them from such a file. Start from a checkpoint of `plan.apply()`, or
-            initialise with these numbers.
+            initialize with these numbers.
         names: Names of all tensors in the trainer.
         notes: What else has to be known.
     """

@@ -29,7 +29,7 @@ ROUTERS = ("router", "gate", "gating", "wg", "w_g", "w_gate", "switch")
 
 # number of matrices side by side in the weights of recurrent modules
 GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3}
-# modules that torch initialises uniformly within fan_in^-1/2
+# modules that torch initializes uniformly within fan_in^-1/2
 TORCH_DEFAULT_INIT = (
     *("Linear", "Conv1d", "Conv2d", "Conv3d"),
     "NonDynamicallyQuantizableLinear",
