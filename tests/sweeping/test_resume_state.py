@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import warnings
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from orderone.core.errors import code_of
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
+from orderone.sweeping.stacked.resume_check import state_lost_by_checkpoints
 from orderone.training import checkpoint as checkpoints
 from orderone.training import interrupts
 from orderone.training.source import Source
@@ -329,3 +331,131 @@ def test_a_model_whose_copy_uses_the_original_is_saved_with_a_warning(tmp_path):
     assert warned_codes(caught) == ["state-may-be-lost"]
     assert (tmp_path / "run.safetensors").exists()
     assert found.losses.tolist() == train(with_replaced_forward, tmp_path).losses.tolist()
+
+
+# --- state that nothing shows, and rounding that is not repeatable --------------------------------
+
+HIDDEN = threading.local()
+SYSTEM = random.SystemRandom()
+
+
+class Hidden(nn.Module):
+    """Model with a small effect of a counter of the thread, or of numbers of the system."""
+
+    def __init__(self, width, kept):
+        super().__init__()
+        self.inner = mlp(width)
+        self.kept = kept
+
+    def forward(self, x):
+        h = self.inner(x)
+        if not self.training:
+            return h
+        HIDDEN.calls = getattr(HIDDEN, "calls", 0) + 1
+        if self.kept == "thread":
+            return h * (1 + 3e-4 * (HIDDEN.calls % 7))
+        return h * (1 + 3e-4 * (HIDDEN.calls % 7) + 3e-4 * SYSTEM.random())
+
+
+@pytest.mark.parametrize("kept", ["thread", "thread and system"])
+def test_train_refuses_hidden_state_with_a_small_effect(tmp_path, kept):
+    with refuses("state-not-saved", argument="checkpoint"):
+        train(lambda: Hidden(8, kept), tmp_path)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("kept", ["thread", "thread and system"])
+def test_trials_with_hidden_state_are_not_saved(tmp_path, kept, stacked):
+    job = job_of(lambda width: Hidden(width, kept), verify=False)
+    with pytest.warns(UserWarning, match="keeps state outside") as caught:
+        list(Engine(job, tmp_path, stacked).run(trials_of(job)))
+    assert set(warned_codes(caught)) == {"checkpoint-not-written"}
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+class RoundedAnew(torch.autograd.Function):
+    """Identity whose gradient has another rounding each time, as of kernels that add in any order.
+
+    `size` is relative to the largest entry.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, size):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.size = inputs[1]
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        [gradient] = gradients
+        generator = torch.Generator().manual_seed(SYSTEM.randrange(2**40))
+        noise = torch.randn(gradient.shape[-1], generator=generator)
+        return gradient + ctx.size * gradient.abs().amax() * noise, None
+
+
+class AnyOrder(nn.Module):
+    """Model with a tensor whose gradient is zero in theory: pure rounding, which Adam enlarges."""
+
+    def __init__(self, width, size):
+        super().__init__()
+        self.inner = mlp(width)
+        self.shift = nn.Parameter(torch.zeros(3))
+        self.size = size
+
+    def forward(self, x):
+        y = self.inner(x) + self.shift.sum()  # cross entropy does not depend on a common shift
+        return RoundedAnew.apply(y, self.size)
+
+
+@pytest.mark.parametrize(("size", "saved"), [(1e-7, True), (1e-3, False)])
+def test_rounding_is_no_state(tmp_path, recwarn, size, saved):
+    torch.manual_seed(0)
+    model = AnyOrder(8, size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    path = tmp_path / "run.safetensors"
+
+    def run():
+        o1.train(model, batch, STEPS, optimizer=optimizer, device="cpu", checkpoint=path)
+
+    if saved:
+        run()
+    else:
+        with refuses("state-not-saved", argument="checkpoint"):
+            run()
+    assert path.exists() == saved
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(("size", "saved"), [(1e-7, True), (1e-3, False)])
+def test_rounding_is_no_state_of_a_stack(size, saved):
+    job = job_of(lambda width: AnyOrder(width, size), verify=False)
+    lost = state_lost_by_checkpoints(job, trials_of(job))
+    assert (lost is None) == saved
+    if lost is not None:
+        assert "gradient" in lost
+
+
+class Counting(torch.optim.SGD):
+    """Optimizer with a counter that neither its state nor its attributes have."""
+
+    calls = 0
+
+    def step(self, closure=None):
+        Counting.calls += 1
+        for group in self.param_groups:
+            group["lr"] *= 1 + 0.1 * Counting.calls
+        return super().step(closure)
+
+
+def test_train_names_state_of_an_optimizer_that_a_checkpoint_would_lose(tmp_path):
+    with refuses("state-not-saved", argument="checkpoint") as caught:
+        torch.manual_seed(0)
+        model = mlp(8)
+        optimizer = Counting(model.parameters(), lr=0.1)
+        path = tmp_path / "run.safetensors"
+        o1.train(model, batch, STEPS, optimizer=optimizer, device="cpu", checkpoint=path)
+    assert "differs by up to" in str(caught.value)

@@ -5,154 +5,25 @@ after the first update, the state is loaded into another copy of the training as
 as a new process would have it. Both make the second update. If they differ by more than rounding,
 a checkpoint would not continue this training. If the updates agree, but an attribute or a global
 variable that training changes does not, it may act later.
-
-Some kernels of a GPU add in any order, and Adam's first updates turn the rounding of a tiny
-gradient into a change of sign: two equal trainings then differ by more than rounding, without any
-checkpoint. So a difference is compared with controls, which repeat an update under the same
-conditions (`due_to_kernels`). Counters in attributes, and global variables that training changes,
-are state whatever the controls say: a global variable would make the controls differ, too.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import inf, isnan, sqrt
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from orderone.seeding import preserved
 from orderone.torch_compat import version_counter
-from orderone.training import checkpoint as checkpoints
-from orderone.training.checkpoint import Content
+from orderone.training.checkpoint import Content, model_tensors
 from orderone.training.code_state import global_texts
 from orderone.training.loop import TrainingLoop
+from orderone.training.same_update import Update, difference
 from orderone.training.snapshot import MODEL, restore_snapshot, snapshot
 from orderone.training.stacked.alike import attribute_texts, description
 from orderone.training.step import compiled_module
 
 LARGEST = 1 << 30  # bytes of a model that is copied for this
-NEAR = 1e-3  # of the change by the update; kernels of a GPU may add in any order
-CONTROLS = 3  # at most; one may by chance deviate little
-COMPARABLE = 4.0  # times the deviation of a control
-NEAR_LOSS = 1e-5  # relative; such a difference of losses is rounding, whatever the control's is
-LARGEST_NOISE = 1e-2  # relative; no order of additions changes a loss by more
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """Differences between two trainings after the same updates."""
-
-    losses: tuple[float, float]  # of the member whose losses differ most
-    rms: float  # of the differences of all tensors
-    name: str  # tensor with the largest difference
-    largest: float  # difference in that tensor
-
-    @property
-    def loss(self) -> float:
-        """Absolute difference of the losses; infinite if only one of them is a number."""
-        return _apart(*self.losses)
-
-    @property
-    def is_zero(self) -> bool:
-        return self.loss == 0.0 and self.rms == 0.0
-
-
-def deviation(
-    losses: Sequence[float],
-    other_losses: Sequence[float],
-    tensors: Mapping[str, Tensor],
-    other_tensors: Mapping[str, Tensor],
-) -> Deviation:
-    """Compare the losses (of each member) and the tensors of two trainings."""
-    pairs = list(zip(losses, other_losses, strict=True))
-    total = 0.0
-    entries = 0
-    largest = 0.0
-    largest_name = ""
-    for name, x in tensors.items():
-        if not x.numel():
-            continue
-        size, squares = _difference(x.detach(), other_tensors[name].detach())
-        total += squares
-        entries += x.numel()
-        if size > largest or not largest_name:
-            largest = size
-            largest_name = name
-    return Deviation(
-        losses=max(pairs, key=lambda pair: _apart(*pair)),
-        rms=sqrt(total / max(entries, 1)),
-        name=largest_name,
-        largest=largest,
-    )
-
-
-def _apart(a: float, b: float) -> float:
-    if a == b or (isnan(a) and isnan(b)):
-        return 0.0
-    difference = abs(a - b)
-    return inf if isnan(difference) else difference
-
-
-def _difference(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """Return the largest difference of two tensors, and the sum of the squared differences.
-
-    Both are infinite where only one has a number. Entries that are no real or complex numbers have
-    no rounding: if they differ, the sum is infinite, too.
-    """
-    if not (a.is_floating_point() or a.is_complex()):
-        if torch.equal(a, b):
-            return 0.0, 0.0
-        return float((a.double() - b.double()).abs().max()), inf
-    equal = (a == b) | (a.isnan() & b.isnan())
-    apart = (a - b).abs().masked_fill(equal, 0.0).nan_to_num(nan=inf, posinf=inf)
-    squares = torch.linalg.vector_norm(apart, dtype=torch.float64) ** 2
-    return float(apart.max()), float(squares)
-
-
-def due_to_kernels(found: Deviation, control: Callable[[], Deviation | None]) -> bool:
-    """Return whether a training repeated without a checkpoint deviates by a comparable amount.
-
-    `found` is the deviation after a save and a load. `control()` repeats updates under the same
-    conditions and returns their deviation; None if it cannot. If kernels are deterministic, that is
-    exactly zero, and every difference in `found` is due to state that was lost.
-    """
-    size = max(abs(loss) for loss in found.losses)
-    if not found.loss <= LARGEST_NOISE * size:
-        return False
-    for _ in range(CONTROLS):
-        usual = control()
-        if usual is None or usual.is_zero:
-            return False
-        loss = max(COMPARABLE * usual.loss, NEAR_LOSS * size)
-        if found.loss <= loss and found.rms <= COMPARABLE * usual.rms:
-            return True
-    return False
-
-
-def lost_text(names: Sequence[str], found: Deviation) -> str:
-    """Say that a checkpoint does not hold all state, where it is, and what differs."""
-    where = " and ".join(names[:3]) or "something outside the parameters and buffers"
-    loss, other_loss = found.losses
-    digits = 6
-    while found.loss and digits < 17 and f"{loss:.{digits}g}" == f"{other_loss:.{digits}g}":
-        digits += 1
-    if found.loss:
-        what = (
-            f"the loss of the second update is {loss:.{digits}g}, and {other_loss:.{digits}g} after"
-            " a save and a load"
-        )
-    else:
-        what = (
-            f"the loss of the second update is {loss:.6g} with and without a save and a load before"
-            " it"
-        )
-    if digits > 6 or not found.loss:
-        what += f", and this update makes {found.name} differ by up to {found.largest:.3g}"
-    return (
-        f"the model keeps state in {where}, which is not in a checkpoint: {what}; register a buffer"
-        " for it, or implement get_extra_state and set_extra_state"
-    )
 
 
 class ResumeCheck:
@@ -160,7 +31,6 @@ class ResumeCheck:
 
     def __init__(self, other: TrainingLoop):
         self.other = other
-        self.fresh: TrainingLoop | None = None  # the same once more, for controls
         self.saved: Content | None = None  # state after the first update
         self.at_start: Mapping[str, str] = description(other.step.module)
         self.shared: list[str] = []  # attributes that both copies have in common, and change
@@ -174,23 +44,21 @@ class ResumeCheck:
         tensors, record = snapshot(loop)
         copies = {name: x.detach().clone() for name, x in tensors.items()}
         self.saved = (copies, record)
-        self.fresh = _copy(self.other)
         here = description(loop.step.module)
         gradients = _gradients(loop.step.module)
         with preserved():
             restore_snapshot(self.other, (copies, record))
             self.other.update()
             self.other.read_losses()
-        self.shared = _changed(here, description(loop.step.module))
+        self.shared = changed(here, description(loop.step.module))
         self.globals = global_texts(loop.step.module)
         self.entangled = _gradients(loop.step.module) != gradients
 
     def after_second_update(self, loop: TrainingLoop) -> str | None:
         """Return the state that a checkpoint would lose; None if both updates agree."""
         loop.read_losses()
-        loss = loop.losses[-1]
-        other_loss = self.other.losses[-1]
-        if not self.shared and _same_number(loss, other_loss) and self._same_tensors(loop):
+        different = self._difference(loop)
+        if different is None and not self.shared:
             self.later = self._acting_later(loop)
             return None
         if self.entangled and not self.shared:
@@ -200,70 +68,37 @@ class ResumeCheck:
                 " state"
             )
             return None
-        found = deviation(
-            [loss],
-            [other_loss],
-            checkpoints.model_tensors(loop.step.module),
-            checkpoints.model_tensors(self.other.step.module),
-        )
-        certain = [
+        names = [
             *self.shared,
             *different_attributes(loop.step.module, self.other.step.module, exact=False),
-            *_changed(self.globals, global_texts(loop.step.module)),
+            *changed(self.globals, global_texts(loop.step.module)),
         ]
-        if not certain and due_to_kernels(found, self._control):
-            return None
-        return lost_text(certain or _changed(self.at_start, description(loop.step.module)), found)
+        if not names:
+            names = changed(self.at_start, description(loop.step.module))
+        return lost_text(names, different)
 
-    def _control(self) -> Deviation | None:
-        """Load the state into a third copy; return by how much its second update deviates.
-
-        It is compared with that of the other copy, which had the same state. None if there is no
-        third copy, or no memory for it.
-        """
-        if self.fresh is None or self.saved is None:
-            return None
-        self.other.step.optimizer.zero_grad(set_to_none=True)
-        self.other.step.optimizer.state.clear()  # only its tensors and attributes are compared
-        control = _copy(self.fresh)
-        if control is None:
-            return None
-        try:
-            with preserved():
-                restore_snapshot(control, self.saved)
-                control.update()
-                control.read_losses()
-        except torch.OutOfMemoryError:
-            return None
-        return deviation(
-            self.other.losses[-1:],
-            control.losses[-1:],
-            checkpoints.model_tensors(self.other.step.module),
-            checkpoints.model_tensors(control.step.module),
-        )
+    def _difference(self, loop: TrainingLoop) -> str | None:
+        """Return what differs between the second updates; None if they agree to rounding."""
+        assert self.saved is not None  # `after_first_update` was called
+        before = self.saved[0]
+        tensors = {name: before[f"{MODEL}{name}"] for name in model_tensors(loop.step.module)}
+        half = loop.settings.half is not None
+        return difference(_latest(loop), _latest(self.other), tensors, half)
 
     def _acting_later(self, loop: TrainingLoop) -> str | None:
         """Return the state that the other copy has otherwise, or that both share and change."""
-        names = _changed(self.globals, global_texts(loop.step.module))
+        names = changed(self.globals, global_texts(loop.step.module))
         names += different_attributes(loop.step.module, self.other.step.module)
         return later_text(names)
 
-    def _same_tensors(self, loop: TrainingLoop) -> bool:
-        here = checkpoints.model_tensors(loop.step.module)
-        there = checkpoints.model_tensors(self.other.step.module)
-        assert self.saved is not None  # `after_first_update` was called
-        before = self.saved[0]
-        for name, x in here.items():
-            if not (x.is_floating_point() or x.is_complex()):
-                if not torch.equal(x, there[name]):
-                    return False
-                continue
-            size = torch.linalg.vector_norm(x.detach())
-            change = torch.linalg.vector_norm(x.detach() - before[f"{MODEL}{name}"])
-            apart = torch.linalg.vector_norm(x.detach() - there[name].detach())
-            if not float(apart) <= NEAR * float(change) + torch.finfo(x.dtype).eps * float(size):
-                return not bool(x.isfinite().all())  # a training that diverged has no more state
-        return True
+
+def _latest(loop: TrainingLoop) -> Update:
+    """Return the latest update of a training."""
+    gradients: dict[str, Tensor] = {}
+    for name, p in loop.step.module.named_parameters():
+        if p.grad is not None:
+            gradients[name] = p.grad
+    return Update(loop.losses[-1:], gradients, model_tensors(loop.step.module))
 
 
 def _gradients(module: nn.Module) -> list[tuple[int, int] | None]:
@@ -293,6 +128,18 @@ def different_attributes(a: nn.Module, b: nn.Module, exact: bool | None = None) 
     return names
 
 
+def lost_text(names: Sequence[str], different: str | None) -> str:
+    """Say that a checkpoint does not hold all state, where it is, and what differs."""
+    where = "the model, its loss or its optimizer keeps state outside parameters and buffers"
+    if names:
+        where = f"the model keeps state in {' and '.join(names[:3])}"
+    shown = "" if different is None else f": {different}"
+    return (
+        f"{where}, which is not in a checkpoint{shown}; register a buffer for it, or implement"
+        " get_extra_state and set_extra_state"
+    )
+
+
 def later_text(names: Sequence[str]) -> str | None:
     """Say that this state is not in a checkpoint; None if there is none."""
     if not names:
@@ -304,14 +151,9 @@ def later_text(names: Sequence[str]) -> str | None:
     )
 
 
-def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the names whose texts are new or have changed."""
     return [name for name, text in now.items() if before.get(name) != text]
-
-
-def _same_number(a: float, b: float) -> bool:
-    if a != a or b != b:
-        return (a != a) == (b != b)
-    return abs(a - b) <= NEAR * max(abs(a), abs(b)) * 1e-2
 
 
 def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
@@ -321,14 +163,9 @@ def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
     """
     if loop.world.size > 1:
         return None
-    tensors = checkpoints.model_tensors(loop.step.module)
+    tensors = model_tensors(loop.step.module)
     if sum(x.numel() * x.element_size() for x in tensors.values()) > LARGEST:
         return None
-    return _copy(loop)
-
-
-def _copy(loop: TrainingLoop) -> TrainingLoop | None:
-    """Return a copy of a training before its first update; None if an object cannot be copied."""
     try:
         parts = (loop.step.module, loop.step.optimizer, loop.step.scale)
         module, optimizer, scale = copy.deepcopy(parts)

@@ -2,14 +2,9 @@
 
 The models of a stack may keep state anywhere. So once for every architecture, a stack of one member
 makes an update, its state is loaded into another one, and both make the second update.
-
-If they differ, new stacks repeat both updates without a save and a load, as controls: where kernels
-of a GPU add in any order, these differ from the first stack by a comparable amount, and no state is
-lost (`due_to_kernels`). Counters in attributes, and global variables that training changes, are
-state whatever the controls say: a global variable would make the controls differ, too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -20,18 +15,11 @@ from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.trial import Trial
 from orderone.training import checkpoint as checkpoints
 from orderone.training.code_state import global_texts
-from orderone.training.resume_check import (
-    Deviation,
-    deviation,
-    different_attributes,
-    due_to_kernels,
-    later_text,
-    lost_text,
-)
+from orderone.training.resume_check import changed, different_attributes, later_text, lost_text
+from orderone.training.same_update import Update, difference
+from orderone.training.source import Batch
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.stack import Stack
-
-NEAR = 1e-5  # relative difference of losses by other orders of addition on a GPU
 
 
 def state_lost_by_checkpoints(job: Job, trials: Sequence[Trial]) -> str | None:
@@ -54,53 +42,29 @@ def _check(job: Job, trial: Trial) -> str | None:
     other = make_stack(job, [job.member(trial)])
     at_start = description(other.program.model)
     globals_at_start = global_texts(other.program.model)
-    _seed(stack, trial)
+    stack.seed([trial.seed])
+    set_seed(trial.seed)
     stack.step(*batches[0])
     generators = checkpoints.random_states(torch.device(job.device))
     state = {name: x.detach().clone() for name, x in stack.state().items()}
     tensors: dict[str, torch.Tensor] = {}
     packed = checkpoints.pack(checkpoints.extra_states(stack.program.model), tensors, "extra")
-    expected = stack.step(*batches[1])
+    update = _update(stack, batches[1])
     checkpoints.restore_random(generators, torch.device(job.device))
     other.load(state)
     checkpoints.restore_extra(other.program.model, checkpoints.unpack(packed, tensors))
-    losses = other.step(*batches[1])
-    if _same(expected, losses) and _same_parameters(stack, other):
-        return later_text(different_attributes(stack.program.model, other.program.model))
-    found = deviation(expected.tolist(), losses.tolist(), stack.parameters, other.parameters)
-    certain = different_attributes(stack.program.model, other.program.model, exact=False)
-    certain += _changed(globals_at_start, global_texts(stack.program.model))
-    del other, state, tensors, packed  # a control needs the memory
-
-    def control() -> Deviation:
-        again = make_stack(job, [job.member(trial)])
-        _seed(again, trial)
-        again.step(*batches[0])
-        losses = again.step(*batches[1])
-        return deviation(expected.tolist(), losses.tolist(), stack.parameters, again.parameters)
-
-    if not certain and due_to_kernels(found, control):
-        return None
-    return lost_text(certain or _changed(at_start, description(stack.program.model)), found)
+    other_update = _update(other, batches[1])
+    different = difference(update, other_update, state, job.settings.half is not None)
+    model = stack.program.model
+    if different is None:
+        return later_text(different_attributes(model, other.program.model))
+    names = different_attributes(model, other.program.model, exact=False)
+    names += changed(globals_at_start, global_texts(model))
+    return lost_text(names or changed(at_start, description(model)), different)
 
 
-def _seed(stack: Stack, trial: Trial) -> None:
-    """Let a stack of one member, and all generators, draw the same numbers each time."""
-    stack.seed([trial.seed])
-    set_seed(trial.seed)
-
-
-def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    return [name for name, text in now.items() if before.get(name) != text]
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.allclose(a, b, rtol=NEAR, atol=0.0, equal_nan=True)
-
-
-def _same_parameters(stack: Stack, other: Stack) -> bool:
-    for name, p in stack.parameters.items():
-        size = NEAR * float(p.detach().abs().max()) if p.numel() else 0.0
-        if not torch.allclose(p, other.parameters[name], rtol=0.0, atol=size, equal_nan=True):
-            return False
-    return True
+def _update(stack: Stack, batches: Sequence[Batch]) -> Update:
+    """Make an update, and return it."""
+    losses, gradients = stack.gradients(batches)
+    stack.update(gradients, finite=stack.unscale(gradients))
+    return Update(losses.tolist(), gradients, stack.tensors)
