@@ -112,3 +112,72 @@ def test_a_constant_behind_a_layer_is_compensated_in_weight_and_bias(layer):
         factor = 2.0 if row.name.startswith(layer) else 1.0
         assert row.factors.std == pytest.approx(factor * plain[row.name].factors.std), row.name
         assert row.factors.lr == pytest.approx(factor * plain[row.name].factors.lr), row.name
+
+
+class Attention(nn.Module):
+    """Heads of size 8: queries of one head have 8 * tokens entries, their layer `width` features.
+
+    `how` says how queries, keys and values get from features to heads.
+    """
+
+    def __init__(self, width: int, how: str):
+        super().__init__()
+        self.inp = nn.Linear(16, width)
+        self.how = how
+        if how == "packed":
+            self.qkv = nn.Linear(width, 3 * width)
+        else:
+            self.query = nn.Linear(width, width)
+            self.key = nn.Linear(width, width)
+            self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inp(x)
+        if self.how == "packed":
+            parts = self.qkv(x).split(x.shape[-1], dim=-1)
+        else:
+            parts = (self.query(x), self.key(x), self.value(x))
+        q, k, v = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in parts)
+        if self.how == "rotated":
+            q, k = (t * 0.8 + torch.cat((-t[..., 4:], t[..., :4]), -1) * 0.6 for t in (q, k))
+        scores = q @ k.transpose(-2, -1) * 8**-0.5
+        mixed = scores.softmax(-1) @ v
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("how", ["separate", "rotated", "packed"])
+@pytest.mark.parametrize("tokens", [8, 24])
+def test_attention_is_no_hypernetwork_where_its_sizes_agree_by_chance(how, tokens):
+    def factors(tokens: int) -> dict[str, object]:
+        x = torch.randn(4, tokens, 16)
+        model, base = Attention(64, how), Attention(16, how)
+        plan = o1.plan(model, base=base, inputs=x, optimizer="adam", lr=1e-2)
+        return {row.name: row.factors for row in plan.rows}
+
+    # 8 tokens times a head of 8: the 64 features of queries; 24 times 8: three of them, packed
+    assert factors(tokens) == factors(7)
+
+
+class Empty(nn.Module):
+    """A layer without inputs, and a tensor without entries."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.inp = nn.Linear(16, width)
+        self.rest = nn.Linear(0, width)
+        self.nothing = nn.Parameter(torch.zeros(0))
+        self.out = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.relu(self.inp(x) + self.rest(x[:, :0])))
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
+@pytest.mark.parametrize("inputs", [None, X])
+def test_tensors_without_entries_are_planned(inputs):
+    plan = o1.plan(Empty(64), base=Empty(32), inputs=inputs, optimizer="adam", lr=1e-2)
+    assert plan["inp.weight"].role == "embedding"
+    assert plan["out.weight"].factors.lr == pytest.approx(1 / 2)
+    plan.apply()
+    plan.optimizer()

@@ -386,7 +386,7 @@ def _known(name: str, items: Mapping[str, Item], base: nn.Module) -> list[float]
     known = [1.0]
     place = items[name].places[0]
     weight = items.get(f"{place.module}.weight".lstrip("."))
-    if place.owner in TORCH_DEFAULT_INIT and weight is not None:
+    if place.owner in TORCH_DEFAULT_INIT and weight is not None and weight.tensor.numel():
         # uniform within fan_in^-1/2
         known.append((3 * weight.tensor.numel() / weight.shape[0]) ** -0.5)
     config = getattr(unwrap(base), "config", None)

@@ -26,7 +26,7 @@ def untrained_tensors(study: StudyResult) -> tuple[list[Judgement], list[str]]:
     for name, item in inventory(study.largest).items():
         if observations.largest(observations.key(name), Quantity.UPDATE) > 0:
             continue
-        if any(fnmatch(name, pattern) for pattern in study.frozen):
+        if not item.tensor.numel() or any(fnmatch(name, pattern) for pattern in study.frozen):
             continue
         if not item.tensor.requires_grad:
             frozen.append(name)

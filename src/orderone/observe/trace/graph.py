@@ -16,7 +16,7 @@ branches by walking along the steps in which a value is linear. On the meta devi
 tensor cannot be read: its value is None.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -113,6 +113,8 @@ class Step:
     sides: tuple[tuple[int, int, int], ...] = ()
     weights: Weights | None = None  # None: derive them from the tensors
     statistic: bool = False  # a root of a mean square, of a variance, ...
+    # repeats an operation that moves entries of its operands; the argument replaces its tensors
+    move: "Callable[[Callable[[Tensor], Tensor]], object] | None" = None
     fed: bool = False  # depends on the inputs
     # steps of possible queries and keys, and the head size
     product: tuple[int, int, int] | None = None
@@ -128,6 +130,8 @@ class Operation:
     arguments: Mapping[str, Any]
     operands: list[Value]
     results: list[Tensor]
+    # repeats the call; the argument replaces its tensors
+    repeat: Callable[[Callable[[Tensor], Tensor]], object] | None = None
 
     @property
     def live(self) -> list[Value]:
@@ -162,10 +166,16 @@ class Graph:
                 self.children[parent].append(index)
 
     def _back(
-        self, starts: Iterable[int], passed: frozenset[str]
+        self,
+        starts: Iterable[int],
+        passed: frozenset[str],
+        readers: dict[int, int] | None = None,
     ) -> Iterator[tuple[int, Step, float | None]]:
         """Yield steps from `starts` backwards through the kinds in `passed`, each with the constant
-        factor between it and the start."""
+        factor between it and the start.
+
+        In `readers`, every step gets the next one on the way to the start.
+        """
         visited: set[int] = set()
         stack: list[tuple[int, float | None]] = [(start, 1.0) for start in starts]
         while stack:
@@ -179,6 +189,8 @@ class Graph:
                 continue
             for parent in step.parents:
                 stack.append((parent, _product(factor, step.factor)))
+                if readers is not None:
+                    readers.setdefault(parent, index)
 
     def constants(self) -> Iterator[Constant]:
         """Yield the constants that multiply activations."""
@@ -405,9 +417,37 @@ class Graph:
         """
         for side in step.sides:
             start, summed, others = side
-            for index, maker, _ in self._back([start], _PASSED):
-                if maker.features == summed * others and others > 1:
+            readers: dict[int, int] = {}
+            for index, maker, _ in self._back([start], _PASSED, readers):
+                if maker.features != summed * others or others == 1:
+                    continue
+                numbers = self._numbers_of_features(index, readers)
+                # head size times tokens may equal the features of queries by chance
+                if numbers is None or _all_different(numbers):
                     yield side, index
+
+    def _numbers_of_features(self, maker: int, readers: Mapping[int, int]) -> Tensor | None:
+        """Return which output feature of `maker` is at every entry at the end of its readers.
+
+        The operations on the way are repeated on numbers of features. None: one of them does more
+        than to move entries.
+        """
+        numbers: Tensor | None = None
+        index = maker
+        while index in readers:
+            reader = self.steps[readers[index]]
+            made_by = [value for value in reader.flow if value.step is not None]
+            if len(made_by) != len(reader.parents):
+                return None
+            tensor = made_by[reader.parents.index(index)].tensor
+            if numbers is None and tensor.shape[-1] == self.steps[maker].features:
+                numbers = torch.arange(tensor.shape[-1]).expand(tensor.shape)
+            if numbers is None or numbers.shape != tensor.shape:
+                return None
+            if reader.move is not None:
+                numbers = _moved(numbers, tensor, reader.move)
+            index = readers[index]
+        return numbers
 
     def normalized_matrices(self) -> frozenset[str]:
         """Return the matrices whose output, or a sum with it, a norm divides by its size."""
@@ -595,6 +635,33 @@ def is_spread(operation: Operation, tensor: Tensor) -> bool:
         if size > 1 and stride == 0:
             return True
     return operation.name == "repeat" or any(value.spread for value in operation.live)
+
+
+def _moved(
+    numbers: Tensor, tensor: Tensor, move: Callable[[Callable[[Tensor], Tensor]], object]
+) -> Tensor | None:
+    """Return where `move` puts `numbers` in place of `tensor`; -1 stands for other operands."""
+
+    def replaced(operand: Tensor) -> Tensor:
+        if operand is tensor:
+            return numbers
+        if operand.is_floating_point() or operand.is_complex():
+            return torch.full(operand.shape, -1)
+        return operand
+
+    try:
+        moved = move(replaced)
+    except (RuntimeError, TypeError, ValueError):  # not an operation on integers on the CPU
+        return None
+    if isinstance(moved, (list, tuple)) and moved:  # the parts of a split are alike
+        moved = moved[0]
+    return moved if isinstance(moved, Tensor) else None
+
+
+def _all_different(numbers: Tensor) -> bool:
+    """Return whether the first matrix, of the last two dimensions, has no number twice."""
+    matrix = numbers.reshape(-1, *numbers.shape[-2:])[0]
+    return matrix.unique().numel() == matrix.numel()
 
 
 def tensors_in(nested: object) -> list[Tensor]:

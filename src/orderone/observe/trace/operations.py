@@ -40,3 +40,8 @@ LINEAR = {
     *("avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "upsample_nearest2d"),
     *("upsample_bilinear2d", "upsample_bicubic2d"),
 }
+# Operations that move entries of their operands to other places. Views have no entry here either.
+MOVES = {
+    *("clone", "cat", "stack", "repeat", "repeat_interleave", "roll", "flip"),
+    *("index", "index_select", "gather", "where", "constant_pad_nd"),
+}

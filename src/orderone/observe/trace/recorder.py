@@ -7,6 +7,7 @@ operation, whatever Python code called it. Buffers, modes and random state are r
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,7 @@ from orderone.observe.trace.operations import (
     JOINS,
     LINEAR,
     LOOKUPS,
+    MOVES,
     OVERWRITES,
     ROOTS,
     SOFTMAXES,
@@ -43,6 +45,7 @@ from orderone.torch_compat import (
     TorchDispatchMode,
     buffer_registry,
     operator_schema,
+    tree_map,
 )
 
 Inputs = Mapping[str, object] | Sequence[object] | Tensor
@@ -152,7 +155,11 @@ class Recorder(TorchDispatchMode):
             arguments.pop("self", None)
         operands = [self._value(x) for x in tensors_in(arguments)]
         out = func(*args, **kwargs)
-        self.record(Operation(name, arguments, operands, tensors_in(out)), written)
+
+        def repeat(replaced: Callable[[Tensor], Tensor]) -> object:
+            return func(*_with_tensors(replaced, args), **_with_tensors(replaced, kwargs))
+
+        self.record(Operation(name, arguments, operands, tensors_in(out), repeat), written)
         return out
 
     # --- tensors
@@ -475,7 +482,8 @@ class Recorder(TorchDispatchMode):
         )
         preserves = kind == "pass" or name in ("reciprocal", "clamp", "clamp_min", "maximum")
         statistic = rooted or (preserves and len(inputs) == 1 and self._is_statistic(inputs[0]))
-        return Step(kind, inputs, uses, statistic=statistic)
+        move = operation.repeat if is_view or name in MOVES else None
+        return Step(kind, inputs, uses, statistic=statistic, move=move)
 
 
 def _arguments(
@@ -490,6 +498,11 @@ def _arguments(
         arguments[argument.name] = value
     arguments.update(kwargs)
     return arguments
+
+
+def _with_tensors(replaced: Callable[[Tensor], Tensor], nested: Any) -> Any:
+    """Return nested arguments of a call with other tensors."""
+    return tree_map(lambda x: replaced(x) if isinstance(x, Tensor) else x, nested)
 
 
 def _written(schema: torch.FunctionSchema, arguments: Mapping[str, object]) -> list[Tensor]:

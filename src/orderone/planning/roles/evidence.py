@@ -424,7 +424,7 @@ def commensurate(one: Size, other: Size) -> bool:
     if one[0] * other[1] != one[1] * other[0]:
         return False
     small, large = sorted((one[0], other[0]))
-    return large % small == 0
+    return small > 0 and large % small == 0  # an axis may be empty
 
 
 def _affine(size: Size, width: Size) -> bool:
