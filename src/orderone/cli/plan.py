@@ -19,6 +19,9 @@ from orderone.core.named_code import load
 if TYPE_CHECKING:
     from torch import nn
 
+    from orderone.sweeping.built_optimizer import BuiltOptimizer
+    from orderone.sweeping.job import Built
+
 HELP = Help(
     example=(
         "orderone plan --hf-config config.json --lr 3e-3 --base hidden_size=256"
@@ -198,7 +201,6 @@ def _built_models(
     from orderone.loading.examples import read_examples
     from orderone.observe.batches import call_inputs
     from orderone.planning.build import ABSOLUTE
-    from orderone.sweeping.job import read_built
 
     if not size:
         raise InputError(
@@ -207,36 +209,46 @@ def _built_models(
             "needs-another-option",
             argument="size",
         )
-    build = load_builder(builder)
-
-    def built(texts: Sequence[str], name: str) -> Any:
-        numbers = [_value(text) for text in texts if "=" not in text]
-        pairs = _pairs([text for text in texts if "=" in text], name)
-        named = {key: _value(value) for key, value in pairs.items()}
-        check_call(build, builder, *numbers, **named)
-        with explained():
-            return read_built(build(*numbers, **named))
-
-    large = built(size, "size")
+    large = _call_builder(builder, size, "size")
     if data is not None:
         with explained():
             options["inputs"] = call_inputs(read_examples(load(data, "data"), 1).batches[0])
-    small = None
-    found_base: Any = None
+    tuned = large  # the model that was tuned comes with the optimizer that counts
+    base_argument: Any = None
     if base == (ABSOLUTE,) or (len(base) == 1 and Path(base[0]).is_file()):
-        found_base = base[0]
+        base_argument = base[0]
     elif base:
-        small = built(base, "base")
-        found_base = small.model
-    optimizer = (small or large).optimizer
+        tuned = _call_builder(builder, base, "base")
+        base_argument = tuned.model
     if options["optimizer"] is None:
-        options["optimizer"] = "adamw" if optimizer is None else optimizer.kind
-        if optimizer is not None:
-            for name, value in optimizer.tuned.items():
-                if options.get(name) is None:
-                    options[name] = value
-            options["no_decay"] = (*options["no_decay"], *optimizer.no_decay)
-    return large.model, found_base
+        _use_optimizer(tuned.optimizer, options)
+    return large.model, base_argument
+
+
+def _call_builder(builder: str, sizes: Sequence[str], option: str) -> "Built":
+    """Return what the user's function makes of sizes such as 1024 or width=1024."""
+    from orderone.cli.check import explained
+    from orderone.sweeping.job import read_built
+
+    build = load_builder(builder)
+    numbers = [_value(text) for text in sizes if "=" not in text]
+    pairs = _pairs([text for text in sizes if "=" in text], option)
+    named = {key: _value(value) for key, value in pairs.items()}
+    check_call(build, builder, *numbers, **named)
+    with explained():
+        return read_built(build(*numbers, **named))
+
+
+def _use_optimizer(optimizer: "BuiltOptimizer | None", options: dict[str, Any]) -> None:
+    """Add the settings of the user's optimizer to `options`; those that were passed stay."""
+    if optimizer is None:
+        options["optimizer"] = "adamw"
+        return
+    options["optimizer"] = optimizer.kind
+    for name, value in optimizer.tuned.items():
+        if options.get(name) is None:
+            options[name] = value
+    options["no_decay"] = (*options["no_decay"], *optimizer.no_decay)
 
 
 def read_config(path: str) -> dict[str, Any]:

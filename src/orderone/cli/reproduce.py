@@ -81,7 +81,9 @@ def reproduce(
         )
         _list(EXPERIMENTS.values(), json)
         return
-    scale = SCALES[0] if scale is None else one_of(scale, SCALES, "scale")
+    if scale is None:
+        scale = SCALES[0]
+    scale = one_of(scale, SCALES, "scale")
     if out is None:
         out = FOLDER
     if every:

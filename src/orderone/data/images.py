@@ -1,11 +1,11 @@
-"""Image classification: bytes on the device, augmented and normalised for each batch.
+"""Image classification: bytes on the device, augmented and normalized for each batch.
 
     bytes -> crop, flip, RandAugment       bytes
           -> normalisation                 mean 0 and standard deviation 1
           -> erasing
           -> mixup or cutmix
 
-Every epoch contains each image once. Held-out images are normalised only. `S2` is the recipe of
+Every epoch contains each image once. Held-out images are normalized only. `S2` is the recipe of
 section II.1.A of the paper "Effective Theory of Transformers at Initialization" (S2).
 """
 
@@ -160,7 +160,7 @@ class Images:
         for part in indices.split(self.size):
             if len(part):
                 pixels, labels = self.held.take(part, Draws([0], 0), self.device)
-                batches.append(self._batch(self._normalised(pixels), labels))
+                batches.append(self._batch(self._normalized(pixels), labels))
         return batches
 
     def _augmented(
@@ -172,12 +172,12 @@ class Images:
             self.train.ahead(self._order(step + 1, seeds).flatten(), Draws(seeds, step + 1))
         fill = (self.mean * 255).round().to(torch.uint8)
         pixels = self.recipe.bytes(pixels, draws, fill, self.train.cropped)
-        pixels = self.recipe.erased(self._normalised(pixels), draws, Draws(seeds, step, device))
+        pixels = self.recipe.erased(self._normalized(pixels), draws, Draws(seeds, step, device))
         pixels = pixels.view(len(seeds), self.size, *pixels.shape[1:])
         labels = labels.view(len(seeds), self.size)
         return self.recipe.mixed(pixels, labels, draws, self.classes)
 
-    def _normalised(self, pixels: Tensor) -> Tensor:
+    def _normalized(self, pixels: Tensor) -> Tensor:
         mean = self.mean.to(pixels.device).view(-1, 1, 1)
         std = self.std.to(pixels.device).view(-1, 1, 1)
         return pixels.float().mul_(1 / (255 * std)).sub_(mean / std)

@@ -183,16 +183,7 @@ class PassProgram:
         kwargs: Mapping[str, Any],
     ) -> tuple[Any, CollectedPass | None]:
         """Return the output of a pass and what it recorded; None if its events differ."""
-        rows = None
-        self._rows = ()
-        if self._row_count:
-            rows = torch.zeros(self._row_count, 4, dtype=torch.float64, device=self._device)
-            rows.requires_grad_()
-            self._rows = list(rows.unbind(0))
-        self._position = 0
-        self._differs = False
-        self._counts = []
-        self._sizes = []
+        rows = self._begin()
         handles = self._register(modules)
         try:
             with (
@@ -218,6 +209,20 @@ class PassProgram:
         collected = CollectedPass(self, counts, stacked, rows)
         collected.watch(output)
         return output, collected
+
+    def _begin(self) -> Tensor | None:
+        """Forget the last pass; return rows for the sizes of gradients, if there are any."""
+        self._position = 0
+        self._differs = False
+        self._counts = []
+        self._sizes = []
+        self._rows = ()
+        if not self._row_count:
+            return None
+        rows = torch.zeros(self._row_count, 4, dtype=torch.float64, device=self._device)
+        rows.requires_grad_()
+        self._rows = list(rows.unbind(0))
+        return rows
 
     @contextmanager
     def _compiled_forward(self, module: nn.Module) -> Iterator[None]:

@@ -101,12 +101,7 @@ def register(
     """
     kind = _checked_class(optimizer)
     exact_law = _read_law(law)
-    if stacked is not None and not (isinstance(stacked, type) and issubclass(stacked, Update)):
-        raise InputError(
-            f"stacked: expected a subclass of orderone.optimizers.update.Update, got {stacked!r}",
-            "wrong-type",
-            argument="stacked",
-        )
+    _check_stacked(stacked)
     blocks: BlockFactor | None = None
     if block_size is not None or max_dim is not None:
         if rate_factor is not None:
@@ -149,6 +144,15 @@ def register(
     if hidden_only:
         record = replace(record, takes=takes_matrices, rest=REST)
     remember(record)
+
+
+def _check_stacked(stacked: object) -> None:
+    if stacked is not None and not (isinstance(stacked, type) and issubclass(stacked, Update)):
+        raise InputError(
+            f"stacked: expected a subclass of orderone.optimizers.update.Update, got {stacked!r}",
+            "wrong-type",
+            argument="stacked",
+        )
 
 
 def _with_memory(record: Algorithm, memory: Name) -> Algorithm:

@@ -81,9 +81,9 @@ def algorithm(optimizer: object) -> Algorithm:
     """Return the record of an optimizer: its name, its class, or an instance.
 
     A class may come with options, as functools.partial(AdamW, betas=(0.9, 0.95)); "muon:spectral"
-    is Muon with this convention of its learning rate. A subclass of a
-    known class gets the update law of the nearest known class. Any other class must be registered,
-    even if it has the name of a known one: its update law is not known.
+    is Muon with this convention of its learning rate. A subclass of a known class gets the update
+    law of the nearest known class. Any other class must be registered, even if it has the name of a
+    known one: its update law is not known.
     """
     if isinstance(optimizer, str) and optimizer.endswith(")"):
         raise InputError(
@@ -98,15 +98,7 @@ def algorithm(optimizer: object) -> Algorithm:
     if isinstance(optimizer, partial):
         return _with_options(optimizer)
     if not isinstance(optimizer, type):
-        name = _ALIASES.get(str(optimizer).lower(), optimizer)
-        if isinstance(name, str) and name.lower() not in ALGORITHMS and has_law(name):
-            message = (
-                f"optimizer: torch has no class for {name!r}; register the class of your package"
-                f" with this law, orderone.optimizers.register(Class, law={name!r}), and pass the"
-                " class"
-            )
-            raise InputError(message, "unknown-name", argument="optimizer")
-        return ALGORITHMS[one_of(name, ALGORITHMS, "optimizer")]
+        return _by_name(optimizer)
     record = nearest_record(optimizer)
     if record is None:
         if issubclass(optimizer, Optimizer):
@@ -121,6 +113,18 @@ def algorithm(optimizer: object) -> Algorithm:
     if optimizer is record.torch_class:
         return record
     return _with_defaults_of(optimizer, record)
+
+
+def _by_name(optimizer: object) -> Algorithm:
+    name = _ALIASES.get(str(optimizer).lower(), optimizer)
+    if isinstance(name, str) and name.lower() not in ALGORITHMS and has_law(name):
+        message = (
+            f"optimizer: torch has no class for {name!r}; register the class of your package"
+            f" with this law, orderone.optimizers.register(Class, law={name!r}), and pass the"
+            " class"
+        )
+        raise InputError(message, "unknown-name", argument="optimizer")
+    return ALGORITHMS[one_of(name, ALGORITHMS, "optimizer")]
 
 
 def with_convention(optimizer: object) -> object:

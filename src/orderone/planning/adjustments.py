@@ -364,12 +364,7 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
         result[name] = result[name].because(reason)
         modules = _readout_modules(draft)
         if modules and facts.needs_inputs and request.gauge == "folded":
-            message = (
-                f"inputs: {name} is embedding and readout; its multiplier {needed:.4g} belongs in"
-                " the norm before the readout, which only a forward pass shows. Pass an example"
-                " batch, plan(..., inputs=...); or ask for a hook with gauge='paper'"
-            )
-            raise InputError(message, "needs-example-batch", argument="inputs")
+            raise _unknown_norm(name, needed)
         for module in modules:
             why = "readout tied to the embedding"
             multipliers.append(Multiplier(module, needed, "input", why))
@@ -380,6 +375,15 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
             )
             notes.append(with_code(note, "tied-readout-in-code"))
     return Adjusted(result, tuple(multipliers), tuple(notes))
+
+
+def _unknown_norm(name: str, needed: float) -> InputError:
+    message = (
+        f"inputs: {name} is embedding and readout; its multiplier {needed:.4g} belongs in the norm"
+        " before the readout, which only a forward pass shows. Pass an example batch, plan(...,"
+        " inputs=...); or ask for a hook with gauge='paper'"
+    )
+    return InputError(message, "needs-example-batch", argument="inputs")
 
 
 def _tied_multiplier(draft: Draft, growth: float, facts: ForwardFacts, request: Request) -> float:

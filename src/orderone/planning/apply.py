@@ -49,7 +49,9 @@ def sizes_now(tensors: Mapping[str, Tensor]) -> dict[str, Initial | None]:
     """Return the present sizes of tensors; None for those on the meta device."""
     sizes: dict[str, Initial | None] = {}
     for name, tensor in tensors.items():
-        sizes[name] = None if tensor.is_meta else measure(tensor)
+        sizes[name] = None
+        if not tensor.is_meta:
+            sizes[name] = measure(tensor)
     return sizes
 
 
@@ -59,24 +61,9 @@ class ApplyError(InputError, RuntimeError):
 
 def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
     """Rescale the tensors of `model`, install the multipliers of `plan`, and mark the model."""
-    if plan.applied and not fresh:
-        message = (
-            "this plan has been applied already; applying it again would scale the weights twice."
-            " To continue from a checkpoint, load it and use plan.attach(model).optimizer(). For"
-            " new weights, call plan.apply(fresh=True)"
-        )
-        raise ApplyError(message, "already-applied")
-    if model in _MARKS and not (fresh and plan.applied):
-        message = "another plan has been applied to this model; build a new model for a new plan"
-        raise ApplyError(message, "already-applied", argument="model")
+    _refuse_second_time(plan, model, fresh)
     tensors = plan.tensors()
-    for name, tensor in tensors.items():
-        if tensor.is_meta:
-            message = (
-                f"{name} is on the meta device and has no memory; call model.to_empty(device=...)"
-                " first"
-            )
-            raise ApplyError(message, "model-without-memory", argument="model")
+    _require_memory(tensors)
     missing = _missing(plan, model)
     now = {name: measure(tensor) for name, tensor in tensors.items()}
     blank = _blank(plan, tensors, now)
@@ -102,6 +89,30 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
                 _rescale_blocks(row, tensors[row.name])
     _install(missing)
     _MARKS[model] = plan.token
+
+
+def _refuse_second_time(plan: "Plan", model: nn.Module, fresh: bool) -> None:
+    """Raise an ApplyError if this plan, or another one, has changed the model already."""
+    if plan.applied and not fresh:
+        message = (
+            "this plan has been applied already; applying it again would scale the weights twice."
+            " To continue from a checkpoint, load it and use plan.attach(model).optimizer(). For"
+            " new weights, call plan.apply(fresh=True)"
+        )
+        raise ApplyError(message, "already-applied")
+    if model in _MARKS and not (fresh and plan.applied):
+        message = "another plan has been applied to this model; build a new model for a new plan"
+        raise ApplyError(message, "already-applied", argument="model")
+
+
+def _require_memory(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_meta:
+            message = (
+                f"{name} is on the meta device and has no memory; call model.to_empty(device=...)"
+                " first"
+            )
+            raise ApplyError(message, "model-without-memory", argument="model")
 
 
 def mark_of(model: nn.Module) -> str | None:

@@ -8,11 +8,11 @@ sets the same number for every group, without any error.
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Adafactor, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -127,23 +127,7 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
     wanted: list[float] = []
     in_groups: set[str] = set()
     for number, group in enumerate(optimizer.param_groups):
-        rows: list[Row] = []
-        for parameter in group["params"]:
-            if id(parameter) not in planned:
-                message = (
-                    f"optimizer: group {number} has tensors that are not in the model of the plan;"
-                    " if the model was replaced or reloaded, call plan.attach(model)"
-                )
-                raise InputError(message, "tensors-without-group", argument="optimizer")
-            rows.append(planned[id(parameter)])
-        names = {row.lr: row.name for row in rows}
-        if len(names) > 1:
-            message = (
-                f"optimizer: group {number} has {' and '.join(names.values())}, which need"
-                " different learning rates; make the optimizer with plan.optimizer() or from"
-                " plan.param_groups()"
-            )
-            raise BrokenRatios(message, "broken-ratios", argument="optimizer")
+        rows = _rows_of_group(group["params"], planned, number)
         for row in rows:
             in_groups.add(row.name)
             _same_setting("weight_decay", row.weight_decay, group, row, number)
@@ -151,7 +135,10 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
             for setting, betas in row.averages.items():
                 _same_setting(setting, betas, group, row, number)
             _same_rows(optimizer, group, row, number)
-        wanted.append(rows[0].lr if rows else 0.0)
+        rate = 0.0
+        if rows:
+            rate = rows[0].lr
+        wanted.append(rate)
     missing = [row.name for row in plan.rows if row.name not in in_groups]
     if missing:
         message = (
@@ -160,6 +147,30 @@ def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
         )
         raise InputError(message, "tensors-without-group", argument="optimizer")
     return wanted
+
+
+def _rows_of_group(
+    parameters: Iterable[Tensor], planned: Mapping[int, "Row"], number: int
+) -> list["Row"]:
+    """Return the rows of the plan for a group; raise an InputError if their rates differ."""
+    rows: list[Row] = []
+    for parameter in parameters:
+        if id(parameter) not in planned:
+            message = (
+                f"optimizer: group {number} has tensors that are not in the model of the plan;"
+                " if the model was replaced or reloaded, call plan.attach(model)"
+            )
+            raise InputError(message, "tensors-without-group", argument="optimizer")
+        rows.append(planned[id(parameter)])
+    names = {row.lr: row.name for row in rows}
+    if len(names) > 1:
+        message = (
+            f"optimizer: group {number} has {' and '.join(names.values())}, which need different"
+            " learning rates; make the optimizer with plan.optimizer() or from"
+            " plan.param_groups()"
+        )
+        raise BrokenRatios(message, "broken-ratios", argument="optimizer")
+    return rows
 
 
 def check_conventions(plan: "Plan", optimizer: Optimizer, model: nn.Module | None = None) -> None:

@@ -245,21 +245,8 @@ def sorted_keys(
             argument=name,
         )
     kinds: dict[str, dict[str, V]] = {DEFAULT: {}, "optimizers": {}, "roles": {}, "patterns": {}}
-    for key in sorted(mapping, key=str):
-        if not isinstance(key, str) or not key:
-            raise InputError(
-                f"{name}: expected text as keys (a role, a name or a pattern of tensors), got"
-                f" {key!r}",
-                "wrong-type",
-                argument=name,
-            )
-        if key == Role.FIXED:
-            raise InputError(
-                f"{name}: {key!r} is no key, because relative to a base of the same size every"
-                " tensor is fixed; use names or patterns of tensors",
-                "unknown-name",
-                argument=name,
-            )
+    for raw_key in sorted(mapping, key=str):
+        key = _read_key(name, raw_key)
         kind = "patterns"
         if key == DEFAULT:
             kind = DEFAULT
@@ -267,8 +254,25 @@ def sorted_keys(
             kind = "optimizers"
         elif key in ROLES:
             kind = "roles"
-        kinds[kind][key] = read(mapping[key], f"{name}[{key!r}]")
+        kinds[kind][key] = read(mapping[raw_key], f"{name}[{key!r}]")
     return kinds
+
+
+def _read_key(name: str, key: object) -> str:
+    if not isinstance(key, str) or not key:
+        raise InputError(
+            f"{name}: expected text as keys (a role, a name or a pattern of tensors), got {key!r}",
+            "wrong-type",
+            argument=name,
+        )
+    if key == Role.FIXED:
+        raise InputError(
+            f"{name}: {key!r} cannot be a key, because relative to a base of the same size every"
+            " tensor is fixed; use names or patterns of tensors",
+            "unknown-name",
+            argument=name,
+        )
+    return key
 
 
 def fits_name(key: str, name: str) -> bool:

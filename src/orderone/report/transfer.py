@@ -1,5 +1,5 @@
 """A transfer study as a page: loss against learning rate (one panel per rule, one line per size),
-the best learning rate and the loss against size with its forecast, normalised loss curves, the
+the best learning rate and the loss against size with its forecast, normalized loss curves, the
 tables, and the settings for a larger model."""
 
 import math
@@ -13,6 +13,7 @@ from orderone.core.colours import rule_colours
 from orderone.core.errors import InputError
 from orderone.report.figures import write_figures
 from orderone.report.inputs import Figure, FilePath, Layout, TargetInput, Trace, TransferInput
+from orderone.sweeping.forecast import Forecast
 from orderone.sweeping.optimum import INSIDE, Curve, Optimum
 from orderone.sweeping.transfer_text import (
     collapse_sentences,
@@ -141,32 +142,41 @@ def _losses(t: TransferInput) -> Figure:
             data.append(_curve(curve, name, colour, axis, top, in_legend=k == 0))
             if best.beyond == INSIDE:
                 data.append(_star(best, name, colour, axis))
-        domain = [k * width + (0.03 if k else 0), (k + 1) * width - 0.01]
-        layout[f"xaxis{axis}"] = {
-            "type": "log",
-            "range": np.log10(run_range(t)).tolist(),
-            "exponentformat": "power",
-            "title": {"text": _escaped(t.setting)},
-            "domain": domain,
-            "anchor": f"y{axis}",
-        }
+        left = k * width
+        if k > 0:
+            left += 0.03  # room between two panels
+        domain = [left, (k + 1) * width - 0.01]
+        layout[f"xaxis{axis}"] = _rate_axis(t) | {"domain": domain, "anchor": f"y{axis}"}
         layout[f"yaxis{axis}"] = {
             "range": [bottom - room, top + room],
             "anchor": f"x{axis}",
             "showticklabels": k == 0,
         }
-        annotation = {
-            "x": sum(domain) / 2,
-            "y": 1.0,
-            "xref": "paper",
-            "yref": "paper",
-            "yanchor": "bottom",
-            "showarrow": False,
-            "text": f"<b>{_escaped(rule)}</b>",
-        }
-        annotations.append(annotation)
+        annotations.append(_above(f"<b>{_escaped(rule)}</b>", sum(domain) / 2))
     layout["yaxis"]["title"] = {"text": "loss"}
     return {"data": data, "layout": layout}
+
+
+def _rate_axis(t: TransferInput) -> Layout:
+    return {
+        "type": "log",
+        "range": np.log10(run_range(t)).tolist(),
+        "exponentformat": "power",
+        "title": {"text": _escaped(t.setting)},
+    }
+
+
+def _above(text: str, x: float) -> Layout:
+    """Return a heading above the panel whose middle is at `x`."""
+    return {
+        "x": x,
+        "y": 1.0,
+        "xref": "paper",
+        "yref": "paper",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "text": text,
+    }
 
 
 def _curve(
@@ -373,37 +383,7 @@ def _forecast(t: TransferInput) -> list[Figure]:
             values = [t.forecast(rule=rule, **{t.axis: int(size)}) for size in shown]
         except InputError:
             continue
-        band = [value.high for value in values] + [value.low for value in reversed(values)]
-        known = [optimum for optimum in t.optima[rule] if optimum.beyond == INSIDE]
-        shared = {"type": "scatter", "legendgroup": rule}
-        area = {
-            "x": [*shown.tolist(), *reversed(shown.tolist())],
-            "y": band,
-            "fill": "toself",
-            "fillcolor": colour,
-            "opacity": 0.2,
-            "line": {"width": 0},
-            "mode": "lines",
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-        line = {
-            "x": shown,
-            "y": [value.loss for value in values],
-            "mode": "lines",
-            "line": {"color": colour, "width": 2},
-            "name": f"{rule}: {values[0].formula}",
-            "hovertemplate": f"{t.axis} %{{x}}<br>loss %{{y:.4g}}<extra></extra>",
-        }
-        points = {
-            "x": [optimum.size for optimum in known],
-            "y": [optimum.loss for optimum in known],
-            "mode": "markers",
-            "marker": {"color": colour, "size": 9},
-            "showlegend": False,
-            "hovertemplate": f"{t.axis} %{{x}}<br>loss %{{y:.4g}}<extra></extra>",
-        }
-        data += [shared | area, shared | line, shared | points]
+        data += _forecast_of_rule(t, rule, colour, shown, values)
     if not data:
         return []
     title = f"Best loss against {t.axis}, and its forecast"
@@ -419,8 +399,47 @@ def _forecast(t: TransferInput) -> list[Figure]:
     return [{"data": data, "layout": layout}]
 
 
+def _forecast_of_rule(
+    t: TransferInput,
+    rule: str,
+    colour: str,
+    drawn_sizes: np.ndarray,
+    forecasts: Sequence[Forecast],
+) -> list[Trace]:
+    """Return the interval of the power law, its line, and the losses that were measured."""
+    measured = [optimum for optimum in t.optima[rule] if optimum.beyond == INSIDE]
+    shared = {"type": "scatter", "legendgroup": rule}
+    hover = {"hovertemplate": f"{t.axis} %{{x}}<br>loss %{{y:.4g}}<extra></extra>"}
+    area = {
+        "x": [*drawn_sizes.tolist(), *reversed(drawn_sizes.tolist())],
+        "y": [value.high for value in forecasts] + [value.low for value in reversed(forecasts)],
+        "fill": "toself",
+        "fillcolor": colour,
+        "opacity": 0.2,
+        "line": {"width": 0},
+        "mode": "lines",
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    line = {
+        "x": drawn_sizes,
+        "y": [value.loss for value in forecasts],
+        "mode": "lines",
+        "line": {"color": colour, "width": 2},
+        "name": f"{rule}: {forecasts[0].formula}",
+    }
+    points = {
+        "x": [optimum.size for optimum in measured],
+        "y": [optimum.loss for optimum in measured],
+        "mode": "markers",
+        "marker": {"color": colour, "size": 9},
+        "showlegend": False,
+    }
+    return [shared | area, shared | line | hover, shared | points | hover]
+
+
 def _collapse(t: TransferInput) -> list[Figure]:
-    """Return one figure of normalised loss curves per rule; none without loss curves."""
+    """Return one figure of normalized loss curves per rule; none without loss curves."""
     figures: list[Figure] = []
     for rule in t.rules:
         try:
@@ -442,7 +461,7 @@ def _collapse(t: TransferInput) -> list[Figure]:
                 "error_y": {"type": "data", "array": curves.spread, "color": colour, "width": 0},
             }
             data.append(line)
-        title = f"Normalised loss curves of {_escaped(rule)}, lr {curves.lr:.3g}: {curves.verdict}"
+        title = f"Normalized loss curves of {_escaped(rule)}, lr {curves.lr:.3g}: {curves.verdict}"
         layout = {
             "title": {"text": f"{title}<br><sup>bars: standard deviation between seeds</sup>"},
             "xaxis": {"title": {"text": "share of the training"}},

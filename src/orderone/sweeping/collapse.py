@@ -1,4 +1,4 @@
-"""Scaling collapse: whether the normalised loss curves of all sizes coincide.
+"""Scaling collapse: whether the normalized loss curves of all sizes coincide.
 
 With the training loss L of one run, the share x of its training, and its loss at the end:
 
@@ -47,7 +47,7 @@ PARTS = "parts"
 
 @dataclass(frozen=True)
 class Collapse:
-    """Verdict on the normalised loss curves of one rule; `frame` has the curves.
+    """Verdict on the normalized loss curves of one rule; `frame` has the curves.
 
     `gap` is the largest standard deviation between sizes, and `noise` that between seeds in the
     same window, both relative to the mean curve.
@@ -60,7 +60,7 @@ class Collapse:
     sizes: tuple[int, ...]
     seeds: tuple[int, ...]  # number of runs of every size
     windows: np.ndarray  # (windows, 2): ends of the windows, shares of the training
-    means: np.ndarray  # (sizes, windows): mean normalised curves
+    means: np.ndarray  # (sizes, windows): mean normalized curves
     spread: np.ndarray  # (windows,): standard deviation between seeds
     significant: np.ndarray  # (windows,): whether sizes differ there
     p: float  # probability of a difference this large if sizes make none
@@ -110,20 +110,20 @@ class Collapse:
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """One row per size and window: share of the training, mean normalised loss, noise."""
+        """One row per size and window: share of the training, mean normalized loss, noise."""
         import pandas as pd
 
         rows: list[tuple[object, ...]] = []
         for size, mean in zip(self.sizes, self.means, strict=True):
             for k, (start, end) in enumerate(self.windows.tolist()):
                 rows.append((size, (start + end) / 2, float(mean[k]), float(self.spread[k])))
-        return pd.DataFrame(rows, columns=[self.axis, "share", "normalised", "noise"])
+        return pd.DataFrame(rows, columns=[self.axis, "share", "normalized", "noise"])
 
     @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
         sizes = ", ".join(str(size) for size in self.sizes)
-        start = f"{self.rule}: normalised loss curves of {self.axis}s {sizes} at lr {self.lr:.3g}"
+        start = f"{self.rule}: normalized loss curves of {self.axis}s {sizes} at lr {self.lr:.3g}"
         amount = f"{self.gap:.1%} between {self.axis}s, {self.noise:.1%} between seeds"
         if self.verdict == COLLAPSES:
             return f"{start} coincide within the noise of seeds ({amount})"
@@ -155,7 +155,7 @@ def collapse(
     groups: list[int] = []
     for k, size in enumerate(sorted(runs)):
         for losses in runs[size]:
-            curves.append(_normalised(losses, offset))
+            curves.append(_normalized(losses, offset))
             groups.append(k)
     values = np.stack(curves)
     labels = np.array(groups)
@@ -222,7 +222,7 @@ def _windows() -> np.ndarray:
     return np.stack([ends[:-1], ends[1:]], axis=1)
 
 
-def _normalised(losses: np.ndarray, offset: float) -> np.ndarray:
+def _normalized(losses: np.ndarray, offset: float) -> np.ndarray:
     """Return the mean of every window, relative to the mean of the last tenth."""
     steps = len(losses)
     values = losses.astype(float) - offset

@@ -449,7 +449,7 @@ class Transfer:
     def collapse(
         self, *, rule: Name | None = None, lr: Number | None = None, offset: Number = 0.0
     ) -> Collapse:
-        """Test whether the normalised loss curves of all sizes coincide within the noise of seeds.
+        """Test whether the normalized loss curves of all sizes coincide within the noise of seeds.
 
         The curves are those of one learning rate of the grid: by default the one nearest to the
         best of the smallest size, which one would carry to the others. `offset` is subtracted from

@@ -52,12 +52,7 @@ def phase(
 
     weights = _axis(weight_var, "--weight-var")
     biases = _axis(bias_var, "--bias-var")
-    if len(weights) * len(biases) > MOST_POINTS:
-        raise InputError(
-            f"--weight-var, --bias-var: expected at most {MOST_POINTS} points in total; got"
-            f" {len(weights)} x {len(biases)}",
-            argument="weight_var",
-        )
+    _check_number(weights, biases)
     check_files({"html": html})
     diagram = phase_diagram(activation, weights, biases, keep)
     if html is not None:
@@ -69,6 +64,15 @@ def phase(
         show.print_json(_record(diagram))
     else:
         _show(diagram)
+
+
+def _check_number(weights: "np.ndarray", biases: "np.ndarray") -> None:
+    if len(weights) * len(biases) > MOST_POINTS:
+        raise InputError(
+            f"--weight-var, --bias-var: expected at most {MOST_POINTS} points in total; got"
+            f" {len(weights)} x {len(biases)}",
+            argument="weight_var",
+        )
 
 
 def _axis(text: str, name: str) -> "np.ndarray":

@@ -76,7 +76,7 @@ class Recipe:
         return images
 
     def erased(self, images: Tensor, draws: Draws, noise: Draws) -> Tensor:
-        """Return normalised images with rectangles of noise."""
+        """Return normalized images with rectangles of noise."""
         if self.erase:
             return erase(images, draws, noise, self.erase)
         return images

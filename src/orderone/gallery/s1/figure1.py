@@ -7,7 +7,7 @@ unity line.
 
 The caption has standard deviations: weight_var = sigma_w^2. rho is the keep rate (erratum S1.8).
 Panel (c) at rho = .4 has no q*: its lengths grow without bound (erratum S1.2), and its map is that
-of normalised signals. Erratum S1.1: without dropout c* is 1 only if chi_1 <= 1; panel (e), which is
+of normalized signals. Erratum S1.1: without dropout c* is 1 only if chi_1 <= 1; panel (e), which is
 not in the paper, has two networks with c* < 1.
 """
 

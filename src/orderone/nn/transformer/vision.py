@@ -41,6 +41,16 @@ def vision_scales(mlp: Number = 4) -> dict[str, float]:
     }
 
 
+def _check_patches(image: Count, patch: Count) -> None:
+    """Raise an InputError if an image cannot be cut into patches."""
+    if image % patch:
+        remedy = f"crop images to {max(image // patch, 1) * patch}, or choose another patch"
+        raise InputError(
+            f"image: expected a multiple of the patch size {patch}, got {image}; {remedy}",
+            argument="image",
+        )
+
+
 class VisionTransformer(nn.Module):
     """Images (batch, channels, image, image) -> logits (batch, classes)."""
 
@@ -82,12 +92,7 @@ class VisionTransformer(nn.Module):
         self.image = count(image, "image")
         self.patch = count(patch, "patch")
         self.channels = count(channels, "channels")
-        if image % patch:
-            remedy = f"crop images to {max(image // patch, 1) * patch}, or choose another patch"
-            raise InputError(
-                f"image: expected a multiple of the patch size {patch}, got {image}; {remedy}",
-                argument="image",
-            )
+        _check_patches(image, patch)
         self.pooling = one_of(pooling, POOLING, "pooling")
         C = read_scales(C, vision_scales(mlp))
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C, uniform=True)

@@ -91,25 +91,11 @@ def export(
         raise InputError(
             f"target: expected one of {', '.join(FORMATS)}, got {target!r}", argument="target"
         )
-    allowed = {allow_loss} if isinstance(allow_loss, str) else set(allow_loss)
-    unknown = sorted(allowed - set(LOSSES))
-    if unknown:
-        raise InputError(
-            f"allow_loss: expected some of {', '.join(LOSSES)}, got {', '.join(unknown)}",
-            argument="allow_loss",
-        )
+    allowed = _read_allowed(allow_loss)
     chosen = FORMATS[target]
     made = content(plan, target, names)
     lost = _lost(plan, made, chosen)
-    refused = {kind: why for kind, why in lost.items() if kind not in allowed}
-    if refused:
-        reasons = "; ".join(f"{kind} ({LOSSES[kind]}: {why})" for kind, why in refused.items())
-        raise InputError(
-            f"target: {target} cannot hold {reasons}. Pass allow_loss={tuple(refused)!r} to leave"
-            " this out",
-            "export-loss",
-            argument="target",
-        )
+    _refuse_losses({kind: why for kind, why in lost.items() if kind not in allowed}, target)
     base = _base(plan, made, min_lr)
     init = _init(made)
     data = chosen.data(made, base)
@@ -126,6 +112,32 @@ def export(
             " parallelism each stage counts its layers from 0, and the export is wrong there"
         )
     return Export(target, data, init, made.names, tuple(notes), chosen)
+
+
+def _read_allowed(allow_loss: Sequence[str]) -> set[str]:
+    """Return the names of what an export may leave out."""
+    if isinstance(allow_loss, str):
+        allow_loss = (allow_loss,)
+    allowed = set(allow_loss)
+    unknown = sorted(allowed - set(LOSSES))
+    if unknown:
+        raise InputError(
+            f"allow_loss: expected some of {', '.join(LOSSES)}, got {', '.join(unknown)}",
+            argument="allow_loss",
+        )
+    return allowed
+
+
+def _refuse_losses(refused: Mapping[str, str], target: str) -> None:
+    """Raise an InputError if the format cannot hold something that must not be left out."""
+    if refused:
+        reasons = "; ".join(f"{kind} ({LOSSES[kind]}: {why})" for kind, why in refused.items())
+        raise InputError(
+            f"target: {target} cannot hold {reasons}. Pass allow_loss={tuple(refused)!r} to leave"
+            " this out",
+            "export-loss",
+            argument="target",
+        )
 
 
 def _lost(plan: "Plan", made: Content, chosen: Format) -> dict[str, str]:
