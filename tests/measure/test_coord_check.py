@@ -299,6 +299,36 @@ def test_frozen_on_purpose():
     assert HEALTHY["frozen layer"].check(frozen="hid.*", seeds=1).passed
 
 
+class Pooled(Net):
+    """A network with a pooler that is computed beside the readout."""
+
+    def __init__(self, width: int, reads: str = ""):
+        super().__init__(width)
+        self.pooler = nn.Linear(width, width)
+        self.reads = reads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.hid(torch.relu(self.inp(x))))
+        pooled = self.pooler(hidden)
+        if self.reads == "without gradient":
+            return self.out(hidden + pooled.detach())
+        return self.out(hidden)
+
+
+def test_a_layer_that_no_loss_reads_is_no_fault():
+    check = Subject(Pooled).check(widths=WIDTHS, seeds=2)
+    assert check.passed, str(check)
+    [note] = [note for note in check.notes if code_of(note) == "untrained-tensor"]
+    assert "pooler.weight, pooler.bias" in note
+
+
+def test_a_layer_whose_gradient_is_cut_off_is_a_fault():
+    check = Subject(lambda width: Pooled(width, "without gradient")).check(widths=SMALL, seeds=1)
+    failed = {line.module for line in check.judgements if line.verdict == "FAIL"}
+    assert failed >= {"pooler.weight", "pooler.bias"}
+    assert not any(code_of(note) == "untrained-tensor" for note in check.notes)
+
+
 def test_the_random_state_is_restored_and_hooks_are_removed():
     model, state = Net(64), torch.random.get_rng_state()
     Subject(lambda width: model if width == 64 else Net(width)).check(widths=SMALL, seeds=1)

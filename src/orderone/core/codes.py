@@ -605,9 +605,10 @@ CHECK = {
         " have the decay judged, too."
     ),
     "untrained-tensor": (
-        "A tensor did not change in training, for a harmless reason: it is not used, it is"
-        " frozen (`requires_grad=False`), or its updates are below its precision. No action is"
-        " needed if you expect this."
+        "A tensor did not change in training, for a harmless reason: it is not used, the loss does"
+        " not depend on its values (a pooler that no loss reads), it is frozen"
+        " (`requires_grad=False`), or its updates are below its precision. No action is needed if"
+        " you expect this."
     ),
     "unjudged-tensors": (
         "No line of the check judges the learning rates of these trained tensors, because the plan"

@@ -450,7 +450,9 @@ class _Study:
         setup = read_setup(built, lambda model: self._plan(model, size), self.scheduler)
         if seed == self.seeds[0]:
             self._check_schedule(setup, size)
-        run = train(setup, self.batches, self.loss, size, seed, self._options(setup.model, seed))
+        run = train(
+            setup, self.batches, self.loss, size, seed, self._options(setup.model, size, seed)
+        )
         self._has_penalties |= bool(run.penalties)
         if not any(quantity == Quantity.SCORES for _, _, quantity, _ in run.rows):
             self._quantities = DEFAULT  # no attention, hence no scores to watch
@@ -461,7 +463,7 @@ class _Study:
             self._note_once(remark)
         self.runs.append(run)
 
-    def _options(self, model: nn.Module, seed: int) -> RunOptions:
+    def _options(self, model: nn.Module, size: int, seed: int) -> RunOptions:
         """Return the measurements to make with this seed.
 
         Quantities that are not random, or that only explain verdicts, are measured with the first
@@ -475,6 +477,7 @@ class _Study:
                 self._quantities,
                 self.precision,
                 rounding=True,
+                unused=size == self.sizes[-1],
             )
         return RunOptions(
             self._fixed,

@@ -40,6 +40,7 @@ from orderone.measure.inputs import (
     SeedsInput,
     SizesInput,
 )
+from orderone.measure.loss_dependence import unused_tensors
 from orderone.measure.recording import OF_PASSES, QUANTITIES, TRAINING, Probe
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device, repeatable
@@ -317,6 +318,8 @@ class Run:
     penalties: Mapping[str, float] = field(default_factory=dict)  # decay added to gradients
     # relative difference of gradients in half precision from those in the precision of parameters
     rounding: Mapping[str, float] = field(default_factory=dict)
+    # tensors on whose values the loss does not depend, if this was measured
+    unused: frozenset[str] = frozenset()
     steps: int = 0  # completed steps
     ended: str = ""  # why it ended early
     remarks: Sequence[str] = ()
@@ -488,6 +491,7 @@ class RunOptions:
     quantities: tuple[Quantity, ...] = QUANTITIES  # quantities to record
     precision: Precision = SINGLE
     rounding: bool = False  # compare gradients in half precision with those of single precision
+    unused: bool = False  # find tensors on whose values the loss does not depend
 
 
 def train(
@@ -529,6 +533,7 @@ def train(
         ratios=tuple(measured_ratios),
         penalties=decay.penalties,
         rounding=rounding,
+        unused=_unused(training, batches[0], rows) if options.unused else frozenset(),
         steps=training.steps,
         ended=training.ended,
         remarks=decay.remarks,
@@ -585,6 +590,25 @@ def _record(
         if not options.layers:
             return probe, []
         return probe, list(ratios(options.layers, *states))
+
+
+def _unused(training: Training, batch: Batch, rows: Sequence[Row]) -> frozenset[str]:
+    """Return the tensors without a gradient on whose values the loss does not depend."""
+    if training.ended:
+        return frozenset()
+    reached = {name for _, name, quantity, _ in rows if quantity == Quantity.GRADIENT}
+    unreached: dict[str, Tensor] = {}
+    for name, tensor in tensors_of(training.setup.model).items():
+        if tensor.requires_grad and name not in reached and local_tensor(tensor) is tensor:
+            unreached[name] = tensor
+
+    def loss() -> float:
+        with repeatable(training.setup.model):
+            return float(training.loss_on(batch).detach())
+
+    if not unreached:
+        return frozenset()
+    return unused_tensors(unreached, loss)
 
 
 def _without_scale(rows: Sequence[Row], scale: float) -> list[Row]:

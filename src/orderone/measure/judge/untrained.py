@@ -1,6 +1,7 @@
 """Judge the tensors that no step of any run has changed."""
 
 import math
+from collections.abc import Sequence
 from fnmatch import fnmatch
 
 from orderone.core.errors import with_code
@@ -23,6 +24,8 @@ def untrained_tensors(study: StudyResult) -> tuple[list[Judgement], list[str]]:
     if not observations.steps:
         return judgements, remarks
     frozen: list[str] = []  # on purpose
+    unused: list[str] = []  # by the loss
+    without_effect = frozenset().union(*(run.unused for run in observations.runs))
     for name, item in inventory(study.largest).items():
         if observations.largest(observations.key(name), Quantity.UPDATE) > 0:
             continue
@@ -30,6 +33,9 @@ def untrained_tensors(study: StudyResult) -> tuple[list[Judgement], list[str]]:
             continue
         if not item.tensor.requires_grad:
             frozen.append(name)
+            continue
+        if name in without_effect and _in_called_leaf(study, item):
+            unused.append(name)
             continue
         verdict, reason = _reason_untrained(study, item)
         if verdict is None:
@@ -42,9 +48,16 @@ def untrained_tensors(study: StudyResult) -> tuple[list[Judgement], list[str]]:
             )
         )
     if frozen:
-        names = ", ".join(frozen[:3]) + " ..." * (len(frozen) > 3)
-        remarks.append(with_code(f"frozen (requires_grad=False): {names}", "untrained-tensor"))
+        text = f"frozen (requires_grad=False): {_first_few(frozen)}"
+        remarks.append(with_code(text, "untrained-tensor"))
+    if unused:
+        text = f"not used in training, as the loss does not depend on them: {_first_few(unused)}"
+        remarks.append(with_code(text, "untrained-tensor"))
     return judgements, remarks
+
+
+def _first_few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + " ..." * (len(names) > 3)
 
 
 def _reason_untrained(study: StudyResult, item: Item) -> tuple[Verdict | None, str]:
