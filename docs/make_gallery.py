@@ -28,7 +28,9 @@ WORDS = {True: "holds", False: "does not hold", None: "unclear"}
 INTRODUCTION = """\
 # Gallery
 
-Every table and figure of the four papers, measured again and judged. `orderone reproduce NAME` \
+For those who want to know which claims of the four papers hold on real networks. After this page \
+you know the main findings,
+and where each table and figure is repeated. `orderone reproduce NAME` \
 runs one experiment,
 `make reproduce-small` runs all of them, and `orderone report --html gallery.html` makes one \
 interactive page of the
@@ -61,6 +63,10 @@ and 200,000 updates are
 
 | experiment | title | the paper | as corrected | scale |
 | --- | --- | --- | --- | --- |"""
+PAGE = """\
+For those who read the paper, or use its formulas. After this page you know which of its claims \
+hold on the networks that we
+trained, with the measurements. [All papers, and how to repeat this](index.md)."""
 COLOURS = 128  # per picture: lines and dots need no more
 WIDTH = 860
 
@@ -75,18 +81,19 @@ def entries() -> dict[str, list[Reproduced]]:
     return results
 
 
-def pages(found: dict[str, list[Reproduced]]) -> dict[str, str]:
-    texts = {"index.md": index(found)}
-    for paper, those in found.items():
-        body = "\n\n".join(map(section, those))
-        texts[f"{paper.lower()}.md"] = f"# {paper}: {PAPERS[paper]}\n\n{body}\n"
+def pages(results: dict[str, list[Reproduced]]) -> dict[str, str]:
+    texts = {"index.md": index(results)}
+    for paper, reproduced in results.items():
+        body = "\n\n".join(map(section, reproduced))
+        title = f"# {paper}: {PAPERS[paper]}"
+        texts[f"{paper.lower()}.md"] = f"{title}\n\n{PAGE}\n\n{body}\n"
     return texts
 
 
-def index(found: dict[str, list[Reproduced]]) -> str:
+def index(results: dict[str, list[Reproduced]]) -> str:
     lines = [INTRODUCTION.format(**PAPERS)]
-    for paper, those in found.items():
-        for r in those:
+    for paper, reproduced in results.items():
+        for r in reproduced:
             e = r.experiment
             link = f"[{e.name}]({paper.lower()}.md#{e.name})"
             lines.append(f"| {link} | {e.title} | {r.verdict} | {r.corrected or ''} | {r.scale} |")
@@ -137,7 +144,7 @@ def cell(text: str) -> str:
     return re.sub(r"([|*_`\[\]<>$])", r"\\\1", str(text)).replace("\n", " ")
 
 
-def draw(found: dict[str, list[Reproduced]]) -> None:
+def draw(results: dict[str, list[Reproduced]]) -> None:
     import plotly.graph_objects as go
     from PIL import Image
     from playwright.sync_api import sync_playwright
@@ -148,7 +155,10 @@ def draw(found: dict[str, list[Reproduced]]) -> None:
         page = browser.new_page()
         page.set_content("<html><body></body></html>")
         page.add_script_tag(content=get_plotlyjs())
-        every = [each for those in found.values() for r in those for each in pictures(r)]
+        every = []
+        for reproduced in results.values():
+            for r in reproduced:
+                every += pictures(r)
         chosen = tuple(f"{name}-" for name in sys.argv[1:])
         for name, p in every:
             if chosen and not name.startswith(chosen):

@@ -59,19 +59,19 @@ def test_an_interval_that_reaches_out_is_the_reason(bound):
 def test_growth_that_weakens_is_not_called_noise():
     text = text_of(check(unclear("a", 0.2, 0.9, reason=Reason.FADES, cause="it weakens")))
     assert "UNCLEAR: the interval" not in text
-    assert "UNCLEAR, a (output): it weakens" in text
+    assert "UNCLEAR, a, output: it weakens" in text
 
 
 def test_another_reason_is_printed_with_its_modules():
     lines = [unclear(f"blocks.{k}", -0.1, 0.1) for k in range(3)]
     text = text_of(check(*lines, unclear("", -0.1, 0.1)))
     assert "UNCLEAR: the interval" not in text
-    assert "UNCLEAR, blocks.{0..2} and (the model) (output): a reason" in text
+    assert "UNCLEAR, blocks.{0..2} and (the model), output: a reason" in text
 
 
 def test_growth_that_the_rule_predicts_is_a_reason_of_its_own():
     line = unclear("a", -9.0, 9.0, reason=Reason.PREDICTED_GROWTH, cause="predicted growth")
-    assert "UNCLEAR, a (output): predicted growth" in text_of(check(line))
+    assert "UNCLEAR, a, output: predicted growth" in text_of(check(line))
 
 
 def test_few_reasons_are_printed():
@@ -86,5 +86,5 @@ def test_a_reason_names_the_row_that_it_explains():
     line = unclear("a", -0.1, 0.1, cause="a reason")
     later = replace(line, quantity=Quantity.CHANGE, step=4, cause="another reason")
     text = text_of(check(line, later))
-    assert "UNCLEAR, a (output): a reason" in text
-    assert "UNCLEAR, a (change, step 4): another reason" in text
+    assert "UNCLEAR, a, output: a reason" in text
+    assert "UNCLEAR, a, change, step 4: another reason" in text

@@ -196,6 +196,12 @@ def test_depth_partial_and_odd_results(open_page):
     assert "depth" in hover(page, ".panel")
 
 
+def test_rows_about_the_whole_model_have_a_name(open_page):
+    page = open_page(check({"": "FAIL", "a": "PASS"}))
+    cells = page.locator("tbody td:first-child").all_text_contents()
+    assert set(cells) == {"(the model)", "a"}
+
+
 def test_modules_with_the_same_records_share_a_panel(open_page):
     """An attention block returns the output of its projection: one panel has both names."""
     r = check({"attn.c_proj": "FAIL", "mlp": "PASS"})

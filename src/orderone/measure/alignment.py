@@ -94,9 +94,12 @@ def alignment(
         build: A function of the width. It returns an nn.Module, to which `rule` is applied; or a
             plan; or (module, optimizer) for a model that is scaled already.
         widths: At least two sizes; four or five are better.
-        rule, optimizer, lr: As in `plan`.
-        batches, batch_size, collate_fn: As in `coord_check`. Training tokens are those of the
-            first batch.
+        rule: As in `plan`.
+        optimizer: As in `plan`.
+        lr: As in `plan`.
+        batches: As in `coord_check`. Training tokens are those of the first batch.
+        batch_size: As in `coord_check`.
+        collate_fn: As in `coord_check`.
         held_out: A batch that is not trained on. The default is the batch that follows the first
             `steps` batches, if there is one.
         loss: As in `coord_check`.

@@ -246,7 +246,7 @@ def _why_unclear(judgements: Sequence[Judgement], axis: str) -> list[str]:
             f" use more seeds, or {axis}s further apart"
         )
     for (cause, quantity), names in list(modules.items())[:CAUSES]:
-        reasons.append(f"UNCLEAR, {_joined(names)} ({quantity}): {cause}")
+        reasons.append(f"UNCLEAR, {_joined(names)}, {quantity}: {cause}")
     if len(modules) > CAUSES:
         more = len(modules) - CAUSES
         reasons.append(f"UNCLEAR: {more} more causes are in the column cause of check.exponents")

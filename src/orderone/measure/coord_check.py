@@ -142,8 +142,10 @@ def coord_check(
         tokens: Amounts of training tokens to compare, for one model, with a batch of constant
             size. `steps` counts those of the smallest. Beside another axis, this is the option of
             `plan`: (base, target).
-        rule, optimizer, lr: As in `plan`. The model is judged by the predictions of `rule`; the
-            default is the rule of the plan that `build` returns, otherwise mup.
+        rule: The model is judged by the predictions of this rule. By default that of the plan that
+            `build` returns, otherwise mup.
+        optimizer: As in `plan`.
+        lr: As in `plan`.
         batches: One batch (tensor, dict of keyword arguments, or pair of inputs and targets) for
             all steps, a list with one batch for each step, a DataLoader, another iterable of
             batches, a data set with `batch_size`, a task of `orderone.data`, or a function of

@@ -90,13 +90,18 @@ def dropout_metrics(
 
     Args:
         activation: A name of `theory.activations.names()`, or any elementwise function.
-        weight_var, bias_var, keep: As in `theory.MeanField`; `keep` is the keep rate of dropout.
-        width, depth: Width and depth of every network.
+        weight_var: Variance of a weight times the width, as in `theory.MeanField`.
+        bias_var: Variance of a bias.
+        keep: Keep rate of dropout, 1 minus the dropout rate.
+        width: Width of every network.
+        depth: Depth of every network.
         instances: Number of networks, each with other weights, masks and inputs.
-        q0, c0: Mean square of both inputs, and their correlation; exact for every pair.
+        q0: Mean square of both inputs, exact for every pair.
+        c0: Correlation of the two inputs, exact for every pair.
         weights: "drawn" forms weight matrices. "implied" does not, and has the same distribution.
         seed: Seed of all random numbers; the global state of torch does not change.
-        dtype, device: Precision and device of the computation.
+        dtype: Precision of the computation.
+        device: Device of the computation.
         memory: Approximate number of bytes to use at once; networks are computed in portions.
         progress: True for a progress bar, or a function of the number of finished networks, the
             number of all networks, and a word.

@@ -63,7 +63,14 @@ class Muon(torch.optim.Muon):
     Args:
         params: Matrices, or tensors of shape (experts, rows, columns).
         adjust_lr_fn: Convention of lr, see `orderone.optimizers.muon_factor`.
-        lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps: As in torch.
+        lr: Learning rate in the convention `adjust_lr_fn`. This and all other arguments are those
+            of torch.optim.Muon.
+        weight_decay: As in torch.
+        momentum: As in torch.
+        nesterov: As in torch.
+        ns_coefficients: As in torch.
+        eps: As in torch.
+        ns_steps: As in torch.
     """
 
     def __init__(

@@ -109,8 +109,9 @@ def convert_muon_lr(
     Args:
         lr: Learning rate in the convention `source`.
         shape: Fan-out and fan-in of the matrix, see `muon_factor`.
-        source, target: Conventions of `muon_factor`, or "adamw": the rate of AdamW whose steps have
-            the same RMS.
+        source: Convention of `lr`, one of `muon_factor`, or "adamw": the rate of AdamW whose steps
+            have the same RMS.
+        target: Convention of the result, one of the same names.
         adamw_rms: RMS of AdamW's steps divided by its rate, for "adamw". It is 1 for steps that all
             have the same sign (and for Lion), and 0.2 to 0.4 in the training of language models.
     """

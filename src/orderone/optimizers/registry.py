@@ -93,7 +93,8 @@ def register(
         stacked: The same update for many members at once, a subclass of
             `orderone.optimizers.update.Update`. Without it, a sweep trains one member after
             another.
-        lr, weight_decay: Defaults, if they are not those of the constructor.
+        lr: Default learning rate, if it is not that of the constructor.
+        weight_decay: Default weight decay, if it is not that of the constructor.
         memory: How it remembers gradients, for rules of batch size and tokens: "averages" if the
             two `betas` are those of averages of gradients and of their squares, as in Adam;
             "momentum" if gradients are averaged over a fixed number of steps. By default, a plan

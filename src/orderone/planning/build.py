@@ -91,12 +91,15 @@ def plan(
             rmsprop, nadam or adagrad; "muon:match_rms_adamw" is Muon with this convention of its
             rate (original, match_rms_adamw, spectral or none); or the class of one of them, or your
             subclass of one, which `plan.optimizer()` then constructs.
-        lr, weight_decay, eps: As tuned on the base; by default those of torch.optim. lr and
-            weight_decay may be mappings, such as {"default": 3e-3, "embedding": 1e-2,
-            "*.q_proj.weight": 1e-3} or, for muon, {"muon": ..., "adamw": ...}. The key that counts
-            for a tensor: its name > a pattern of names (the most specific) > its role (embedding,
-            hidden, readout, vector) > its optimizer > "default". eps is a number, for muon its own;
-            {"muon": 1e-7, "adamw": 1e-12} sets that of the other tensors, too.
+        lr: Learning rate that was tuned on the base. Without it, the plan takes the default of
+            torch.optim, and has a note. A mapping sets it by tensor, such as {"default": 3e-3,
+            "embedding": 1e-2, "*.q_proj.weight": 1e-3} or, for muon, {"muon": ..., "adamw": ...}.
+            The key that counts for a tensor: its name > a pattern of names (the most specific) >
+            its role (embedding, hidden, readout, vector) > its optimizer > "default".
+        weight_decay: Weight decay that was tuned on the base, or a mapping as for lr. By default
+            that of torch.optim.
+        eps: eps that was used on the base, by default that of torch.optim. For muon, a number is
+            the eps of Muon alone; {"muon": 1e-7, "adamw": 1e-12} sets both.
         depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L). None: no rule;
             initial sizes that the model's own code sets by its depth stay, as in GPT-2.
         expert_rule: Rule for another number of experts, or of active ones: "mup", "mssp" or
@@ -111,9 +114,10 @@ def plan(
             weight_decay, "proportional" preserves weight_decay. "timescale" preserves lr *
             weight_decay * tokens / batch. "sqrt" and "inverse-width" let lr * weight_decay fall
             with the width r, by r^-1/2 for hidden matrices and by 1/r for all tensors.
-        batch, tokens: Batch sizes and training tokens of base and target, (64, 512) and
-            (2e8, 5e9). Only ratios change settings. Count batches in tokens, not in sequences, if
-            the printed timescale is to be in tokens.
+        batch: Batch sizes of base and target, such as (64, 512). Only their ratio changes
+            settings. Count in tokens, not in sequences, if the printed timescale is to be in
+            tokens.
+        tokens: Training tokens of base and target, such as (2e8, 5e9). Only their ratio counts.
         horizon: Rule for batch and tokens. "sde": with kappa the ratio of batches over that of
             tokens, lr and weight decay * sqrt(kappa), eps / sqrt(kappa), (1 - beta) * kappa; for
             SGD lr * kappa. "power": lr * batch^(1/2) * tokens^-0.32. None: settings do not follow.
@@ -139,9 +143,9 @@ def plan(
         probe: Whether to trace the forward pass.
         score_power: The power of the head size that attention scores are divided by; by default 1
             for mup, 1/2 for sp.
-        C, Lambda: In absolute mode, constants of the initial variance and the learning rate, by
-            role, by group of tensors (WE, PE, QKVU, W, X, head), or by matrix of attention:
-            {"PE": 0.02**2, "Q": 0.5}.
+        C: In absolute mode, constants of the initial variance, by role, by group of tensors (WE,
+            PE, QKVU, W, X, head), or by matrix of attention: {"PE": 0.02**2, "Q": 0.5}.
+        Lambda: In absolute mode, constants of the learning rate, with the same keys.
     """
     options = PlanOptions(
         rule=rule,

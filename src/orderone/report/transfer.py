@@ -393,6 +393,7 @@ def _forecast(t: TransferInput) -> list[Figure]:
             "type": "log",
             "title": {"text": t.axis},
             "tickvals": [*sizes(t), FARTHEST * largest],
+            "range": [math.log10(min(sizes(t))) - 0.05, math.log10(FARTHEST * largest) + 0.05],
         },
         "yaxis": {"title": {"text": "loss"}},
     }

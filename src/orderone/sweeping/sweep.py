@@ -128,11 +128,15 @@ def sweep(
             the learning rate of a role, "lr.*.q_proj.weight" that of a pattern of tensors,
             "lr.muon" that of an optimizer; weight_decay, init_scale and init likewise. Learning
             rates, starts and the like are for the base size.
-        widths, depths: Sizes to compare.
-        rule, optimizer: As in `plan`; or lists, to compare several. By default the optimizer is
-            the one that `build` returns, otherwise adamw.
-        lr, weight_decay, init_scale, init: As in `plan`: values or mappings that all trials share,
-            apart from what the space sets.
+        widths: Widths to compare.
+        depths: Depths to compare.
+        rule: As in `plan`; or a list, to compare several.
+        optimizer: As in `plan`; or a list, to compare several. By default the one that `build`
+            returns, otherwise adamw.
+        lr: As in `plan`: a value or mapping that all trials share, apart from what the space sets.
+        weight_decay: The same for weight decay.
+        init_scale: The same for factors of the initial sizes.
+        init: The same for the start.
         base: Size that learning rates are meant for (a width, or {"width": 64, "depth": 2}), or
             any base that `plan` accepts. By default the smallest size.
         data: A DataLoader, an iterable of batches, a data set with `batch_size`, a task of
@@ -147,8 +151,9 @@ def sweep(
         steps: Updates of every training.
         loss: As in `coord_check`; by default the loss of the task, the loss that the model returns,
             or cross entropy or mean squared error by the type of the targets.
-        schedule, warmup: Factor of all learning rates: constant, linear or cosine, after `warmup`
-            steps during which it rises to 1.
+        schedule: Shape of the factor of all learning rates after the warm-up: constant, linear or
+            cosine.
+        warmup: Steps at the start during which the factor rises to 1.
         clip: Largest norm of the gradient; a larger gradient is scaled down.
         accumulate: Batches per update.
         precision: float32, bfloat16 or float16 (autocast), or float64.
@@ -185,8 +190,10 @@ def sweep(
         name: Name of `build`, `loss` and a data function in the store, instead of their code.
             Change it when you change them.
         progress: Whether to draw a progress bar on a terminal.
-        training, search, execution: The settings above in typed groups, instead of keywords or
-            together with them: `orderone.Training`, `orderone.Search`, `orderone.Execution`.
+        training: Settings of the training as one value of `orderone.Training`, instead of keywords
+            or together with them.
+        search: The same for settings of the search: `orderone.Search`.
+        execution: The same for settings of the execution: `orderone.Execution`.
         plan_options: Other options of `plan`: depth, gauge, decay, no_decay, overrides, ...
 
     Raises:

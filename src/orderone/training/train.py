@@ -93,7 +93,10 @@ def train(
             stays in memory. By default that of the task.
         loss: As in `coord_check`; by default the loss of the task, the loss that the model
             returns, or cross entropy or mean squared error by the type of the targets.
-        schedule, warmup, final: Factor of all learning rates; see `orderone.training.schedule`.
+        schedule: Shape of the factor of all learning rates after the warm-up: constant, linear or
+            cosine; or a function, see `orderone.training.schedule`.
+        warmup: Steps at the start during which the factor rises to 1.
+        final: Factor at the end of a linear or cosine schedule.
         accumulate: Batches per update.
         clip: Largest norm of the gradient; a larger gradient is scaled down.
         precision: float32, bfloat16 or float16 (autocast), or float64. In float16 the loss is

@@ -1,7 +1,7 @@
 // All exponents, sortable. A long table is built in full on request only: a large model has ten thousand rows.
 const FIRST_ROWS = 100;
 const COLUMNS = [
-  { head: "module", key: (row) => row.module, text: (row) => data.modules[row.module], kind: "name" },
+  { head: "module", key: (row) => row.module, text: (row) => data.modules[row.module] || "(the model)", kind: "name" },
   { head: "role", key: (row) => row.role, text: (row) => row.role },
   { head: "quantity", key: (row) => row.quantity, text: (row) => data.quantities[row.quantity] },
   { head: "step", key: (row) => row.step, text: (row) => row.step ?? "", kind: "number" },
