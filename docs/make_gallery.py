@@ -11,11 +11,15 @@ import sys
 from base64 import b64decode
 from pathlib import Path
 from shutil import which
+from typing import TYPE_CHECKING
 
 from orderone.gallery import EXPERIMENTS, Grid, Picture, Reproduced
 from orderone.gallery.choose import choose
 from orderone.gallery.experiment import SOURCES
 from orderone.gallery.store import SHIPPED
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 HERE = Path(__file__).parent / "gallery"
 PAPERS = {
@@ -144,6 +148,13 @@ def cell(text: str) -> str:
     return re.sub(r"([|*_`\[\]<>$])", r"\\\1", str(text)).replace("\n", " ")
 
 
+def plain(figure: "go.Figure") -> dict[str, object]:
+    """Return a figure as plain lists and dicts, without arrays."""
+    text = figure.to_json()
+    assert text is not None
+    return json.loads(text)
+
+
 def draw(results: dict[str, list[Reproduced]]) -> None:
     import plotly.graph_objects as go
     from PIL import Image
@@ -163,13 +174,13 @@ def draw(results: dict[str, list[Reproduced]]) -> None:
         for name, p in every:
             if chosen and not name.startswith(chosen):
                 continue
-            figure = go.Figure(json.loads(go.Figure(dict(p.figure)).to_json())).update_layout(
+            figure = go.Figure(plain(go.Figure(dict(p.figure)))).update_layout(
                 template="plotly_white"
             )
             size = {"format": "png", "width": WIDTH, "height": figure.layout.height or 440}
             url = page.evaluate(
                 "([figure, size]) => Plotly.toImage(figure, size)",
-                [json.loads(figure.to_json()), size],
+                [plain(figure), size],
             )
             image = (
                 Image.open(io.BytesIO(b64decode(url.split(",")[1])))
