@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from support.errors import refuses
 
 from orderone import rules
-from orderone.core.errors import InputError
 from orderone.theory.exponents import (
     OPTIMIZERS,
     Attention,
@@ -315,5 +314,5 @@ def test_bad_arguments(arguments, code, argument, words):
 
 
 def test_constraints_in_an_array_are_refused_clearly():
-    with pytest.raises(InputError, match="constraint: expected a string or a mapping"):
+    with refuses("invalid-argument", argument="constraint"):
         max_lr(rules.get("sp"), constraints=np.zeros((2, 3)))
