@@ -221,6 +221,8 @@ def test_without_failures_there_is_no_cause():
         ([0.0, 1.0, 2.0], [0.0, 3.0, 6.0], True),
         ([0.0, 1.0], [0.5, 1.0], False),
         ([], [], True),
+        ([1.0, 1e-100, 5e-324], [0.3, 3e-101, 0.0], True),
+        ([1.0, 1e-100, 1e-3], [0.3, 3e-101, 0.0], False),
     ],
 )
 def test_schedules_are_compared_between_sizes(first, second, same):

@@ -55,6 +55,7 @@ from orderone.optimizers.registry import set_training_mode
 from orderone.planning import Plan
 from orderone.planning.build import Family, family
 from orderone.planning.plan import fused_options
+from orderone.planning.schedule import ZERO
 from orderone.planning.supported import check_modules, check_optimizer
 from orderone.seeding import set_seed
 from orderone.torch_compat import local_tensor, sparse_values
@@ -694,9 +695,17 @@ def _adding_state(
 
 
 def same_schedule(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether one sequence of learning rates is the other times a constant."""
+    """Return whether one sequence of learning rates is the other times a constant.
+
+    Rates that have fallen to almost zero do not count: a schedule that divides its rate for ever
+    ends with numbers that have lost their digits.
+    """
     factors = []
+    largest = max(first, default=0.0)
+    largest_other = max(second, default=0.0)
     for rate, other in zip(first, second, strict=False):
+        if rate < ZERO * largest and other < ZERO * largest_other:
+            continue
         if (rate == 0) != (other == 0):
             return False
         if rate:

@@ -251,6 +251,58 @@ class Towers(nn.Module):
         return left @ right.T
 
 
+class Pooled(Plain):
+    """Positions are averaged with weights from a learned query: a tensor with one axis."""
+
+    def __init__(self, width: int):
+        super().__init__(width)
+        self.query = nn.Parameter(normal(width, seed=width))
+        self.query.kind = "vector"  # pyright: ignore[reportAttributeAccessIssue]
+
+    def prepared(self, x: Tensor) -> Tensor:
+        weights = (x @ self.query / self.width).softmax(-1)
+        return (weights.unsqueeze(-1) * x).sum(-2)
+
+
+class LongHeads(nn.Module):
+    """Four heads whose size grows; scores are divided by a power of it."""
+
+    def __init__(self, width: int, power: float):
+        super().__init__()
+        self.first = linear(FEATURES, width, "in")
+        self.queries = linear(width, width, "hidden")
+        self.keys = linear(width, width, "hidden")
+        self.values = linear(width, width, "hidden")
+        self.last = linear(width, CLASSES, "out")
+        self.power = power
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.first(x))
+        parts = [layer(x).unflatten(-1, (4, -1)) for layer in (self.queries, self.keys)]
+        q, k = (part.transpose(1, 2) for part in parts)
+        scores = q @ k.mT / q.shape[-1] ** self.power
+        values = self.values(x).unflatten(-1, (4, -1)).transpose(1, 2)
+        return self.last((scores.softmax(-1) @ values).transpose(1, 2).flatten(-2).mean(1))
+
+
+class Summed(Plain):
+    """The sum over all channels is added to each of them."""
+
+    def prepared(self, x: Tensor) -> Tensor:
+        return x + x.relu().sum(-1, keepdim=True) / WIDTHS[0]
+
+
+class OwnLoss(Plain):
+    """A model that returns its loss, divided by a power of the width."""
+
+    def __init__(self, width: int, power: float):
+        super().__init__(width)
+        self.factor = (WIDTHS[0] / width) ** power
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {"loss": self.factor * functional.cross_entropy(super().forward(x), y)}
+
+
 # --- verdicts -------------------------------------------------------------------------------------
 
 
@@ -345,3 +397,41 @@ def test_a_normalized_readout_is_named(law):
     result = check(scaled(Towers, law), law=law)
     assert result.verdict == "FAIL", str(result)
     assert code_of(result.causes[0]) == "normalized-readout"
+
+
+@pytest.mark.parametrize("law", ["adam", "sgd"])
+def test_a_learned_query_is_a_readout(law):
+    """`x @ query / n` is of order one with a query of order one, like a readout of size 1/n."""
+    result = check(scaled(Pooled, law), SERIES, law)
+    assert result.passed, str(result)
+    assert check(Pooled, SERIES, law).passed
+    faulty = check(scaled(Pooled, law, {"query": -0.5}), SERIES, law)
+    assert faulty.verdict == "FAIL", str(faulty)
+    assert "query" in faulty.causes[0]
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 2.0])
+def test_scores_that_are_not_divided_by_the_head_size_are_named(power):
+    healthy = check(scaled(lambda width: LongHeads(width, 1.0)), SERIES)
+    assert healthy.passed, str(healthy)
+    result = check(scaled(lambda width: LongHeads(width, power)), SERIES)
+    assert result.verdict == "FAIL", str(result)
+    assert code_of(result.causes[0]) == "attention-not-scaled"
+
+
+def test_a_growing_input_is_named_instead_of_the_layer_behind_it():
+    result = check(Summed)
+    assert result.verdict == "FAIL", str(result)
+    assert code_of(result.causes[0]) == "growing-activations"
+    assert "input of module 'second'" in result.causes[0]
+
+
+@pytest.mark.parametrize("power", [-1.0, 1.0])
+def test_a_factor_of_a_loss_that_the_model_returns_is_named_with_sgd(power):
+    batch = dict(zip(("x", "y"), VECTORS, strict=True))
+    healthy = check(scaled(lambda width: OwnLoss(width, 0.0), "sgd"), batch, "sgd")
+    assert healthy.passed, str(healthy)
+    result = check(scaled(lambda width: OwnLoss(width, power), "sgd"), batch, "sgd")
+    assert result.verdict == "FAIL", str(result)
+    assert code_of(result.causes[0]) == "loss-scale"
+    result.explain("")

@@ -12,8 +12,8 @@ any, the cause does not apply. Scopes, in this order:
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from typing import NamedTuple
 from orderone.core.errors import with_code
 from orderone.core.roles import Role
 from orderone.measure.judge.expectations import ATTENTION, Expectations
+from orderone.measure.judge.thresholds import BOUNDARY
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import StudyResult
 from orderone.observe.inventory import inventory
@@ -51,6 +52,9 @@ class Context:
     follows_gradients: bool = False  # the size of steps follows that of gradients (SGD)
     # readouts whose output a norm divides by its size
     normalized: Sequence[str] = ()
+    queries: frozenset[str] = frozenset()  # tensors that make the queries of attention
+    # exponents of the inputs of modules, at the start
+    inputs: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def in_depth(self) -> bool:
@@ -77,7 +81,18 @@ def read_context(study: StudyResult, expectations: Expectations) -> Context:
         planned=not study.has_user_optimizer,
         follows_gradients=expectations.theory is not None and expectations.follows_gradients,
         normalized=_normalized(study, expectations),
+        queries=_queries(study),
+        inputs=expectations.measured_exponents(Quantity.INPUT),
     )
+
+
+def _queries(study: StudyResult) -> frozenset[str]:
+    """Return the tensors that make the queries of attention, without those that make keys too."""
+    names: set[str] = set()
+    if study.family is not None:
+        for score in study.family.facts.scores:
+            names |= set(score.queries) - set(score.keys)
+    return frozenset(study.observations.key(name) for name in names)
 
 
 def _normalized(study: StudyResult, expectations: Expectations) -> list[str]:
@@ -252,8 +267,12 @@ def _say_frozen_tensors(lines: Failed, context: Context) -> list[str]:
 
 def _ignored_multipliers(shrinks: bool, failed: Failed, context: Context) -> Failed:
     """Select tensors whose initial size and rate ignore a multiplier in the forward code."""
-    lines = [line for line in failed if line.reason == Reason.MULTIPLIER]
-    return [line for line in lines if (line.bound < 0) == shrinks]
+    lines = []
+    for line in failed:
+        is_ignored = line.reason == Reason.MULTIPLIER and line.module not in context.queries
+        if is_ignored and (line.bound < 0) == shrinks:
+            lines.append(line)
+    return lines
 
 
 def _say_ignored_multipliers(lines: Failed, context: Context) -> list[str]:
@@ -263,6 +282,22 @@ def _say_ignored_multipliers(lines: Failed, context: Context) -> list[str]:
         f" {context.power(first.bound)}, and neither initial size nor learning rate (which scales"
         f" like {context.power(first.exponent)}) compensates it: remove the factor, or use the"
         f" learning rate {context.power(first.predicted)}"
+    ]
+
+
+def _unscaled_scores(failed: Failed, context: Context) -> Failed:
+    """Select queries that ignore the factor by which the forward code multiplies scores."""
+    lines = [line for line in failed if line.reason == Reason.MULTIPLIER]
+    return [line for line in lines if line.module in context.queries]
+
+
+def _say_unscaled_scores(lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
+    size = "larger" if first.bound > 0 else "smaller"
+    return [
+        f"attention scale: the forward code makes scores {size} than queries times keys divided by"
+        f" the head size, by {context.power(first.bound)}, and {_names(lines)} does not compensate"
+        " it: divide by the head size, and by no other power of the width"
     ]
 
 
@@ -384,11 +419,18 @@ def _say_normalized_readouts(lines: Failed, context: Context) -> list[str]:
 
 
 def _loss_scale(failed: Failed, context: Context) -> Failed:
-    lines = _select(failed, (Quantity.OUTPUT_GRADIENT,))
+    lines = _select(failed, (Quantity.OUTPUT_GRADIENT, Quantity.GRADIENT))
     return [line for line in lines if line.module == "" and math.isnan(line.bound)]
 
 
 def _say_loss_scale(lines: Failed, context: Context) -> list[str]:
+    if lines[0].quantity == Quantity.GRADIENT:
+        measured = context.power(lines[0].exponent)
+        return [
+            f"loss: the gradients of all tensors scale like {measured} times those of"
+            f" {context.rule}, and the steps of this optimizer with them: is the loss"
+            " multiplied or divided by a size?"
+        ]
     return [
         f"loss: its gradient at the model's output scales like {context.power(lines[0].exponent)}"
         f" instead of {context.power(lines[0].predicted)}, and the steps of this optimizer with it:"
@@ -500,6 +542,27 @@ def _say_growing_branches(lines: Failed, context: Context) -> list[str]:
     ]
 
 
+def _growing_inputs(failed: Failed, context: Context) -> Failed:
+    """Select what grows first, if the input of its module grows too: the cause is before it."""
+    if context.axis != "width":
+        return ()
+    for line in _select(failed, FORWARD):
+        if not _is_small(line):
+            grows = context.inputs.get(line.module, 0.0) > BOUNDARY
+            return [line] if grows else ()
+    return ()
+
+
+def _say_growing_inputs(lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
+    return [
+        f"the input of {_quoted(first.module)} grows like"
+        f" {context.power(context.inputs[first.module])}, and {_name(first)} with it"
+        f" ({context.power(first.exponent)}): look at what the forward code adds up or multiplies"
+        " before it (a sum over channels needs a factor 1/n)"
+    ]
+
+
 def _growing_readout(failed: Failed, context: Context) -> Failed:
     roles = {line.role for line in failed if line.role}
     return failed if roles == {Role.READOUT} else ()
@@ -592,6 +655,7 @@ TABLE: tuple[Cause, ...] = (
     ),
     Cause("frozen-tensor", _TENSORS, _frozen_tensors, _say_frozen_tensors),
     Cause("settings-depend-on-size", _TENSORS, _different_settings, _say_different_settings),
+    Cause("attention-not-scaled", _TENSORS, _unscaled_scores, _say_unscaled_scores),
     Cause(
         "shrinking-output",
         _TENSORS,
@@ -646,6 +710,7 @@ TABLE: tuple[Cause, ...] = (
     Cause("shrinking-gradient", _SYMPTOMS, _small_output_gradients, _say_small_output_gradients),
     Cause("shrinking-output", _SYMPTOMS, _small_changes, _say_small_changes),
     Cause("unscaled-branches", _SYMPTOMS, _growing_branches, _say_growing_branches),
+    Cause("growing-activations", _SYMPTOMS, _growing_inputs, _say_growing_inputs),
     Cause("readout-not-scaled", _SYMPTOMS, _growing_readout, _say_growing_readout),
     Cause("growing-activations", _SYMPTOMS, _anything, _say_growing_activations),
 )

@@ -566,6 +566,18 @@ class Expectations:
                 excess.append(gradients[weight] - arriving[module] - inputs[module])
         return common_part(excess)
 
+    def excess_of_gradients(self, vanishing: frozenset[str]) -> float:
+        """Return the common excess of the gradients of all tensors over those of the rule."""
+        if self.theory is None:
+            return 0.0
+        excess = []
+        for name, measured in self.measured_exponents(Quantity.GRADIENT).items():
+            expected = self.gradient(name, 0)
+            if expected is None or math.isnan(expected.exponent) or name in vanishing:
+                continue
+            excess.append(measured - expected.exponent)
+        return common_part(excess)
+
     # --- theory -----------------------------------------------------------------------------------
 
     @cached_property

@@ -26,7 +26,7 @@ def explanation(judgements: Sequence[Judgement], name: str, rule: str, axis: str
 
 
 def _about(line: Judgement, rule: str, axis: str) -> list[str]:
-    row = row_of(line.quantity, line.step)
+    row = row_of(line.quantity, line.step, of_study=not line.module)
     size = SYMBOLS[axis]
     subject = line.module or "the model"
     texts = [f"{subject}: {line.quantity}, step {line.step}: {line.verdict}"]

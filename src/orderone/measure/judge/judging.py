@@ -24,6 +24,7 @@ from orderone.measure.judge.thresholds import (
     COMMON,
     FEW,
     RESOLUTION,
+    ROUGH,
     ROUNDED,
     VANISHING,
 )
@@ -116,7 +117,13 @@ def judged_lines(
     vanishing = vanishing_gradients(study.observations)
     settings = SettingsJudge(study, expectations, weights, vanishing).judgements()
     fits = without_cancellation(_Fits(study, expectations, confidence, vanishing).judgements())
-    return [*settings, *fits, *_common_excess(study, expectations, fits), *_without_fits(study)]
+    return [
+        *settings,
+        *fits,
+        *_common_excess(study, expectations, fits),
+        *_common_gradient(study, expectations, vanishing),
+        *_without_fits(study),
+    ]
 
 
 # --- fits -----------------------------------------------------------------------------------------
@@ -369,6 +376,29 @@ def _common_excess(
         )
     yield Judgement(
         "", Quantity.STEP, 0, excess, excess, excess, 0.0, verdict, cause, "", Reason.SETTING
+    )
+
+
+def _common_gradient(
+    study: StudyResult, expectations: Expectations, vanishing: frozenset[str]
+) -> Iterator[Judgement]:
+    """Judge the common excess of all gradients, where steps follow them.
+
+    The gradient of the model's output shows a factor of the loss, unless the output is the loss.
+    """
+    if expectations.theory is None or not expectations.follows_gradients or not study.in_width:
+        return
+    excess = expectations.excess_of_gradients(vanishing)
+    verdict = Verdict.PASS
+    cause = ""
+    if abs(excess) > ROUGH:
+        verdict = Verdict.FAIL
+        cause = (
+            f"gradients of all tensors scale like {SYMBOLS[study.axis]}^{excess:+.2f} times those"
+            " of the rule"
+        )
+    yield Judgement(
+        "", Quantity.GRADIENT, 0, excess, excess, excess, 0.0, verdict, cause, "", Reason.SETTING
     )
 
 

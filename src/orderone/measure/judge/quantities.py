@@ -21,6 +21,7 @@ SOLVER = "src/orderone/theory/exponents/solver.py"
 FACTORS = "src/orderone/rules/axes/width.py"
 ATTENTION = "src/orderone/theory/exponents/attention.py"
 SCHEDULES = "src/orderone/planning/schedule.py"
+STUDY = "study"  # subject of the lines about all tensors together
 
 
 class When(StrEnum):
@@ -87,7 +88,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
     ),
     JudgedQuantity(
         Quantity.STEP,
-        "study",
+        STUDY,
         When.FIRST_UPDATE,
         "exact",
         "the factor by which the updates of all tensors differ from what their learning rates and"
@@ -129,7 +130,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
     ),
     JudgedQuantity(
         Quantity.SETTINGS,
-        "study",
+        STUDY,
         When.START,
         "exact",
         "betas, momentum and other time scales in steps",
@@ -139,7 +140,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
     ),
     JudgedQuantity(
         Quantity.SCHEDULE,
-        "study",
+        STUDY,
         When.ALWAYS,
         "exact",
         "the learning rates of each tensor over the whole schedule",
@@ -149,7 +150,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
     ),
     JudgedQuantity(
         Quantity.SHAPES,
-        "study",
+        STUDY,
         When.START,
         "exact",
         "the shapes of all tensors",
@@ -249,12 +250,24 @@ TABLE: tuple[JudgedQuantity, ...] = (
         SIZES,
         Expectations.gradient,
     ),
+    JudgedQuantity(
+        Quantity.GRADIENT,
+        STUDY,
+        When.START,
+        "exact",
+        "the common excess of the gradients of all tensors over those of the rule, if steps follow"
+        " gradients (SGD)",
+        "zero: the loss has no factor that depends on the size",
+        ("rough",),
+        SIZES,
+    ),
 )
 
 
-def row_of(quantity: Quantity, step: int) -> JudgedQuantity:
-    """Return the row by which a line was judged."""
+def row_of(quantity: Quantity, step: int, of_study: bool) -> JudgedQuantity:
+    """Return the row by which a line was judged; `of_study`: it is about all tensors together."""
     rows = [row for row in TABLE if row.quantity == quantity]
+    rows = [row for row in rows if (row.subject == STUDY) == of_study] or rows
     for row in rows:
         if (row.when == When.START) == (step == 0):
             return row

@@ -19,7 +19,7 @@ S0: Stratos, "Scale-Invariant Parameterizations".
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -63,6 +63,8 @@ class SettingsJudge:
     expectations: Expectations
     weights: Mapping[str, Fit]  # fitted initial sizes, by tensor
     vanishing: frozenset[str]  # tensors whose gradient is rounding error
+    # power of the multiplier in the forward code that a tensor ignores, by tensor
+    _ignored: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
 
     def judgements(self) -> list[Judgement]:
         """Return one line for each tensor and setting."""
@@ -113,12 +115,10 @@ class SettingsJudge:
                 f" {self._power(required)}"
             )
         line = known_line(name, Quantity.RATE, rate, required, verdict, cause, row.role)
-        multiplier = theory.exponent(name, lambda row: row.factors.gauge)
-        weight = float(law.gauge_weight)
-        if line.verdict == Verdict.FAIL and multiplier and weight:
-            ignored = abs(rate - required - weight * multiplier) <= EXACT
-            if ignored and abs(start_excess - multiplier) <= BOUNDARY:
-                line = replace(line, reason=Reason.MULTIPLIER, bound=multiplier)
+        multiplier = self._ignored_multiplier(line, start_excess, float(law.gauge_weight))
+        if multiplier:
+            self._ignored[name] = multiplier
+            line = replace(line, reason=Reason.MULTIPLIER, bound=multiplier)
         yield line
         is_ignored = line.reason == Reason.MULTIPLIER
         if self.study.has_user_optimizer and name in self.weights and not is_ignored:
@@ -126,6 +126,24 @@ class SettingsJudge:
         yield from self._penalty(name, row, theory, gauge)
         yield from self._decay_of_zeros(name, row, rate)
         yield from self._eps(name, row, theory, gauge)
+
+    def _ignored_multiplier(self, line: Judgement, start_excess: float, weight: float) -> float:
+        """Return the power of a multiplier that a wrong rate and the initial size ignore; or 0.
+
+        A bias starts with any size: it ignores the multiplier that the weight beside it ignores.
+        """
+        theory = self.expectations.theory
+        assert theory is not None
+        name = line.module
+        multiplier = theory.exponent(name, lambda row: row.factors.gauge)
+        if line.verdict != Verdict.FAIL or not multiplier or not weight:
+            return 0.0
+        if not abs(line.exponent - line.predicted - weight * multiplier) <= EXACT:
+            return 0.0
+        sibling = self._ignored.get(f"{name.rpartition('.')[0]}.weight", 0.0)
+        if abs(start_excess - multiplier) <= BOUNDARY or abs(sibling - multiplier) <= EXACT:
+            return multiplier
+        return 0.0
 
     def _start_excess(self, name: str, theory: Theory) -> float:
         """Return the power by which the initial size exceeds that of the plan; 0 if unknown."""

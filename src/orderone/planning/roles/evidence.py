@@ -127,11 +127,15 @@ class Evidence:
         """Whether the layouts are those of the trace.
 
         They are if no module declares a layout, or if the forward pass shows a use that no module
-        declares: a readout through the embedding's tensor, a matrix used transposed.
+        declares: a readout through the embedding's tensor, a matrix used transposed. A tensor with
+        one axis counts as a vector only until a product sums over its axis: then it is a matrix
+        with one output (a learned query, `hidden @ query`).
         """
         if not self.traced:
             return False
         if not self.declared:
+            return True
+        if len(self.item.shape) == 1 and all(layout.kind == "matrix" for layout in self.traced):
             return True
         undeclared = set(self.traced) - set(self.declared)
         more = set(self.traced) > set(self.declared)
