@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from orderone.training.fingerprint import is_library, names_in, plain_function
-from orderone.training.stacked.alike import GENERATORS, SIMPLE, text_of, user_attributes
+from orderone.training.stacked.value_text import GENERATORS, SIMPLE, text_of, user_attributes
 
 LARGEST = 1 << 16  # entries of a tensor or array
 LONGEST = 1 << 10  # items of a container

@@ -10,23 +10,14 @@ This finds the usual differences at once, with their names. What it cannot see, 
 (`proof.py`).
 """
 
-import hashlib
-import random
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-from itertools import count
-from types import FunctionType, MethodType, ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from orderone.torch_compat import (
     NATIVE_MODULE,
-    RNN_WEIGHT_LISTS,
     backward_hook_registry,
     backward_pre_hook_registry,
     forward_hook_registry,
@@ -34,12 +25,14 @@ from orderone.torch_compat import (
     has_gradient_hooks,
 )
 from orderone.training.stacked.errors import NotStackable
+from orderone.training.stacked.value_text import (
+    DEEPEST,
+    SIMPLE,
+    parts_of,
+    text_of,
+    user_attributes,
+)
 
-SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-OF_TORCH = frozenset(vars(nn.Module()))  # registries; their contents are compared instead
-DEEPEST = 3  # levels of nested attributes
-NONE: frozenset[int] = frozenset()
-GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 RECORDERS = ("orderone.observe.", "orderone.measure.")  # modules with the hooks of a probe
 
 
@@ -86,7 +79,7 @@ def _holds_parameter(value: object, depth: int, visited: set[int]) -> bool:
         return any(p.requires_grad for p in value.parameters())
     if depth == 0:
         return False
-    return any(_holds_parameter(part, depth - 1, visited) for _, part in _parts(value))
+    return any(_holds_parameter(part, depth - 1, visited) for _, part in parts_of(value))
 
 
 def _no_hooks_on_gradients(model: nn.Module) -> None:
@@ -115,9 +108,9 @@ def description(model: nn.Module) -> dict[str, str]:
         mode = "training" if module.training else "evaluation"
         texts[name or "the model"] = f"{kind} in {mode} mode"
         for key, value in user_attributes(module):
-            texts[f"{name}.{key}".lstrip(".")] = _as_text(value, names)
+            texts[f"{name}.{key}".lstrip(".")] = text_of(value, names)
         for key, hook in _hooks(module):
-            texts[f"{name}, {key}"] = _as_text(hook, names)
+            texts[f"{name}, {key}"] = text_of(hook, names)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         texts[name] = f"{tuple(tensor.shape)}, {tensor.dtype}"
         if not tensor.requires_grad:
@@ -132,15 +125,10 @@ def attribute_texts(model: nn.Module) -> dict[tuple[str, str], str]:
     for name, module in model.named_modules():
         for key, value in user_attributes(module):
             try:
-                texts[name, key] = _as_text(value, names)
+                texts[name, key] = text_of(value, names)
             except Exception:  # objects of the user, and tensors of a pass that has ended
                 texts[name, key] = "unreadable"
     return texts
-
-
-def text_of(value: object) -> str:
-    """Return a text that is equal for equal values."""
-    return _as_text(value, {})
 
 
 def has_user_code(model: nn.Module) -> bool:
@@ -170,120 +158,6 @@ def _hooks(module: nn.Module) -> Iterator[tuple[str, object]]:
     ]
     for number, hook in enumerate(others):
         yield f"hook {number}", hook
-
-
-def user_attributes(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """Yield the attributes that torch itself did not create."""
-    for key, value in vars(module).items():
-        if key in OF_TORCH or isinstance(value, nn.Module):
-            continue
-        if isinstance(module, nn.RNNBase) and key in RNN_WEIGHT_LISTS:
-            continue
-        yield key, value
-
-
-def _as_text(
-    value: object, modules: Mapping[int, str], depth: int = DEEPEST, path: frozenset[int] = NONE
-) -> str:
-    """Return a text that is equal for equal values, whatever their identity.
-
-    `modules` are the names of the model's modules, by identity.
-    """
-    if isinstance(value, SIMPLE):
-        return repr(value)
-    if id(value) in modules:
-        return f"the module {modules[id(value)]}"
-    if isinstance(value, RemovableHandle):
-        # its number differs between modules; the hook itself is compared by `description`
-        return "handle of a hook"
-    if isinstance(value, (Tensor, np.ndarray)):
-        return f"{type(value).__name__} {tuple(value.shape)} {_digest(value)}"
-    if isinstance(value, torch.Generator):
-        return f"Generator {_digest(value.get_state())}"
-    state = _generator_state(value)
-    if state is not None:
-        return f"{type(value).__name__} {hashlib.sha256(state.encode()).hexdigest()[:8]}"
-    if id(value) in path:
-        return "itself"
-    inside = path | {id(value)}
-
-    def part(x: object, deeper: int = 0) -> str:
-        return _as_text(x, modules, depth - deeper, inside)
-
-    if isinstance(value, Mapping):
-        items = [f"{_as_text(key, modules, 0)}: {part(x)}" for key, x in value.items()]
-        return "{" + ", ".join(items) + "}"
-    if isinstance(value, (list, tuple, deque)):
-        return "[" + ", ".join(part(x) for x in value) + "]"
-    if isinstance(value, (set, frozenset)):
-        return "{" + ", ".join(sorted(part(x) for x in value)) + "}"
-    name = type(value).__qualname__
-    if callable(value) and hasattr(value, "__qualname__"):
-        name = f"{value.__module__}.{value.__qualname__}"
-    parts: list[str] = []
-    if depth:
-        parts = [f"{key}={part(x, 1)}" for key, x in _parts(value)]
-    if not parts and callable(value) and hasattr(value, "__qualname__"):
-        return name
-    if not parts and isinstance(value, count):
-        return repr(value)  # the number that comes next
-    return f"{name}({', '.join(parts)})"
-
-
-def _generator_state(value: object) -> str | None:
-    """Return the state of a random generator of Python or numpy as text."""
-    if isinstance(value, random.Random):
-        return repr(value.getstate())
-    if isinstance(value, np.random.Generator):
-        return repr(value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return repr([np.asarray(part).tolist() for part in value.get_state(legacy=True)])
-    return None
-
-
-def _parts(value: object) -> Iterator[tuple[str, object]]:
-    """Yield what a value holds: items, attributes, captured variables, bound arguments."""
-    if isinstance(value, Mapping):
-        yield from ((str(key), x) for key, x in value.items())
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from ((str(place), x) for place, x in enumerate(value))
-    elif isinstance(value, partial):
-        yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
-    elif isinstance(value, MethodType):
-        yield "self", value.__self__
-        yield from _parts(value.__func__)
-    elif isinstance(value, FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with suppress(ValueError):  # the variable has no value yet
-                yield name, cell.cell_contents
-        yield from ((f"default {i}", x) for i, x in enumerate(value.__defaults__ or ()))
-        yield from (value.__kwdefaults__ or {}).items()
-        yield from vars(value).items()
-    elif isinstance(value, nn.Module):
-        yield from value.named_parameters()
-        yield from value.named_buffers()
-        for name, module in value.named_modules():
-            yield from ((f"{name}.{key}", x) for key, x in user_attributes(module))
-    elif not isinstance(value, (type, ModuleType)):
-        yield from getattr(value, "__dict__", {}).items()
-        for kind in type(value).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                    yield name, getattr(value, name)
-
-
-def _digest(values: Tensor | np.ndarray) -> str:
-    """Return the data type and a short hash of the values."""
-    if isinstance(values, Tensor):
-        if values.is_meta:
-            return f"{values.dtype}, on meta"
-        values = values.detach().cpu()
-        if values.dtype == torch.bfloat16:
-            values = values.float()
-        values = values.numpy()
-    content = np.ascontiguousarray(values).tobytes()
-    return f"{values.dtype} {hashlib.sha256(content).hexdigest()[:8]}"
 
 
 def stack_tensors(

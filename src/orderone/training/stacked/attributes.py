@@ -10,13 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from orderone.torch_compat import is_batchedtensor
-from orderone.training.stacked.alike import (
-    DEEPEST,
-    GENERATORS,
-    SIMPLE,
-    attribute_texts,
-    user_attributes,
-)
+from orderone.training.stacked.alike import attribute_texts
+from orderone.training.stacked.value_text import DEEPEST, GENERATORS, SIMPLE, user_attributes
 
 COPIED = (*SIMPLE, np.ndarray, np.generic, torch.Generator, *GENERATORS)
 Attributes: TypeAlias = dict[tuple[str, str], object]  # by name of the module and the attribute
