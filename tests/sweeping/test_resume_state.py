@@ -1,13 +1,19 @@
 """A checkpoint carries all state of a training, survives damage, and says what it cannot hold."""
 
+import array
+import contextvars
 import errno
+import functools
+import itertools
 import os
 import random
 import subprocess
 import sys
 import threading
+import types
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -335,12 +341,11 @@ def test_a_model_whose_copy_uses_the_original_is_saved_with_a_warning(tmp_path):
 
 # --- state that nothing shows, and rounding that is not repeatable --------------------------------
 
-HIDDEN = threading.local()
 SYSTEM = random.SystemRandom()
 
 
 class Hidden(nn.Module):
-    """Model with a small effect of a counter of the thread, or of numbers of the system."""
+    """Model with a small effect of a counter of the process, and of numbers of the system."""
 
     def __init__(self, width, kept):
         super().__init__()
@@ -351,21 +356,27 @@ class Hidden(nn.Module):
         h = self.inner(x)
         if not self.training:
             return h
-        HIDDEN.calls = getattr(HIDDEN, "calls", 0) + 1
-        if self.kept == "thread":
-            return h * (1 + 3e-4 * (HIDDEN.calls % 7))
-        return h * (1 + 3e-4 * (HIDDEN.calls % 7) + 3e-4 * SYSTEM.random())
+        calls = int(os.environ["CALLS"]) + 1
+        os.environ["CALLS"] = str(calls)
+        if self.kept == "process":
+            return h * (1 + 3e-4 * (calls % 7))
+        return h * (1 + 3e-4 * (calls % 7) + 3e-4 * SYSTEM.random())
 
 
-@pytest.mark.parametrize("kept", ["thread", "thread and system"])
-def test_train_refuses_hidden_state_with_a_small_effect(tmp_path, kept):
+@pytest.fixture
+def counted(monkeypatch):
+    monkeypatch.setenv("CALLS", "0")
+
+
+@pytest.mark.parametrize("kept", ["process", "process and system"])
+def test_train_refuses_hidden_state_with_a_small_effect(tmp_path, counted, kept):
     with refuses("state-not-saved", argument="checkpoint"):
         train(lambda: Hidden(8, kept), tmp_path)
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("kept", ["thread", "thread and system"])
-def test_trials_with_hidden_state_are_not_saved(tmp_path, kept, stacked):
+@pytest.mark.parametrize("kept", ["process", "process and system"])
+def test_trials_with_hidden_state_are_not_saved(tmp_path, counted, kept, stacked):
     job = job_of(lambda width: Hidden(width, kept), verify=False)
     with pytest.warns(UserWarning, match="keeps state outside") as caught:
         list(Engine(job, tmp_path, stacked).run(trials_of(job)))
@@ -459,3 +470,211 @@ def test_train_names_state_of_an_optimizer_that_a_checkpoint_would_lose(tmp_path
         path = tmp_path / "run.safetensors"
         o1.train(model, batch, STEPS, optimizer=optimizer, device="cpu", checkpoint=path)
     assert "differs by up to" in str(caught.value)
+
+
+# --- state in objects without attributes, in losses and in caches ---------------------------------
+
+HIDDEN = threading.local()
+VARIABLE = contextvars.ContextVar("calls", default=0)
+DRAWN_BY_EXEC = """
+calls = 0
+def late(h):
+    global calls
+    calls += 1
+    return 2 * h if calls > 4 else h
+"""
+
+
+@functools.lru_cache
+def drawn_table(width):
+    return torch.rand(width)
+
+
+@functools.lru_cache
+def computed_table(width):
+    return torch.arange(width) / width
+
+
+def in_a_thread(model):
+    def late(h):
+        HIDDEN.late = getattr(HIDDEN, "late", 0) + 1
+        return 2 * h if HIDDEN.late > 4 else h
+
+    model.late = late
+
+
+def in_a_context(model):
+    def late(h):
+        VARIABLE.set(VARIABLE.get() + 1)
+        return 2 * h if VARIABLE.get() > 4 else h
+
+    model.late = late
+
+
+def in_code_of_exec(model):
+    names = {}
+    exec(DRAWN_BY_EXEC, names)
+    model.late = names["late"]
+
+
+def in_an_iterator(model):
+    model.factors = itertools.chain([1.0] * 4, itertools.repeat(2.0))
+    model.late = types.MethodType(lambda self, h: next(self.factors) * h, model)
+
+
+def in_a_buffer(model):
+    model.calls = array.array("l", [0])
+
+    def late(self, h):
+        self.calls[0] += 1
+        return 2 * h if self.calls[0] > 4 else h
+
+    model.late = types.MethodType(late, model)
+
+
+def in_a_running_generator(model):
+    def factors():
+        yield from [1.0] * 4
+        while True:
+            yield 2.0
+
+    model.factors = factors()
+    model.late = types.MethodType(lambda self, h: next(self.factors) * h, model)
+
+
+class Late(nn.Module):
+    """Model whose state acts from the fifth call on; `prepare` sets `late`."""
+
+    late: Any
+
+    def __init__(self, width, prepare):
+        super().__init__()
+        self.inner = mlp(width)
+        prepare(self)
+
+    def forward(self, x):
+        h = self.inner(x)
+        return self.late(h) if self.training else h
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (in_a_thread, "HIDDEN"),
+        (in_a_context, "VARIABLE"),
+        (in_code_of_exec, "calls"),
+        (in_an_iterator, "factors"),
+        (in_a_buffer, "calls"),
+        (in_a_running_generator, "cannot be copied"),
+    ],
+)
+def test_train_names_state_that_no_attribute_shows(tmp_path, prepare, words):
+    with pytest.warns(UserWarning, match=words) as caught:
+        train(lambda: Late(8, prepare), tmp_path)
+    assert warned_codes(caught) == ["state-may-be-lost"]
+
+
+class Table(nn.Module):
+    """Model with a table that is made at the first call in a process."""
+
+    def __init__(self, width, table):
+        super().__init__()
+        self.inner = mlp(width)
+        self.table = table
+
+    def forward(self, x):
+        return self.inner(x + self.table(x.shape[-1]))
+
+
+def forget_tables():
+    drawn_table.cache_clear()
+    computed_table.cache_clear()
+
+
+def test_a_cache_with_drawn_numbers_is_state(tmp_path):
+    forget_tables()
+    with refuses("state-not-saved", argument="checkpoint"):
+        train(lambda: Table(8, lambda n: drawn_table(n)), tmp_path)
+
+
+def test_a_cache_with_computed_numbers_is_no_state(tmp_path, recwarn):
+    forget_tables()
+    train(lambda: Table(8, lambda n: computed_table(n)), tmp_path)
+    assert not recwarn.list
+
+
+class CountingLoss:
+    """Cross entropy times a factor that depends on the number of calls, from `first` on."""
+
+    def __init__(self, first=0):
+        self.calls = 0
+        self.first = first
+
+    def __call__(self, outputs, targets):
+        self.calls += 1
+        loss = nn.functional.cross_entropy(outputs, targets)
+        return loss * (1 + 0.1 * max(0, self.calls - self.first))
+
+
+def test_train_names_the_state_of_a_loss(tmp_path):
+    with refuses("state-not-saved", argument="checkpoint") as caught:
+        train(lambda: mlp(8), tmp_path, loss=CountingLoss())
+    assert "the loss function" in str(caught.value)
+    with pytest.warns(UserWarning, match="the loss function") as warned:
+        found = train(lambda: mlp(8), tmp_path, loss=CountingLoss(4))
+    assert warned_codes(warned) == ["state-may-be-lost"]
+    wanted = train(lambda: mlp(8), tmp_path, loss=CountingLoss(4), checkpoint=None)
+    assert found.losses.tolist() == wanted.losses.tolist()  # the check has counted no call
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("first", [0, 4])
+def test_trials_with_a_counting_loss_are_not_saved(tmp_path, first, stacked):
+    job = job_of(mlp, loss=CountingLoss(first))
+    with pytest.warns(UserWarning, match="the loss function") as caught:
+        list(Engine(job, tmp_path, stacked).run(trials_of(job)))
+    assert set(warned_codes(caught)) == {"checkpoint-not-written"}
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_each_trial_begins_with_the_loss_as_it_was_passed(stacked):
+    loss = CountingLoss()
+    alone = job_of(mlp, loss=loss)
+    wanted = {}
+    for trial in trials_of(alone):
+        [outcome] = run_alone(alone, [trial])
+        wanted[outcome.key] = outcome.losses
+    job = job_of(mlp, loss=loss)
+    for outcome in Engine(job, None, stacked).run(trials_of(job)):
+        np.testing.assert_allclose(outcome.losses, wanted[outcome.key], rtol=1e-6)
+    assert loss.calls == 0
+
+
+def test_each_trial_fills_its_own_caches():
+    def losses(seeds):
+        forget_tables()
+        space = {"lr": [0.01], "seed": seeds}
+        settings = {"widths": [8], "data": batch, "steps": 4, "device": "cpu", "progress": False}
+        sweep = o1.sweep(lambda width: Table(width, lambda n: drawn_table(n)), space, **settings)
+        return [outcome.losses.tolist() for outcome in sweep.outcomes.values()]
+
+    assert losses([0, 1]) == [*losses([0]), *losses([1])]
+
+
+@functools.lru_cache
+def loaded_once():
+    LOADED.append(1)
+    return batch
+
+
+LOADED: list[int] = []
+
+
+def test_caches_of_the_data_are_not_emptied():
+    LOADED.clear()
+    loaded_once.cache_clear()
+    job = job_of(
+        lambda width: Table(width, lambda n: computed_table(n)), lambda *at: loaded_once()(*at)
+    )
+    list(run_alone(job, trials_of(job)))
+    assert LOADED == [1]

@@ -880,7 +880,8 @@ SWEEP: dict[str, str] = {
         " made no difference in the second update, so the training is saved; a training that is"
         " resumed may differ if it acts later, such as a counter that switches something on."
         " Register a buffer for it, or implement get_extra_state and set_extra_state. If it never"
-        " acts, ignore this."
+        " acts, ignore this. Or this could not be checked, because the model cannot be copied: it"
+        " holds something like a running generator or a lock."
     ),
     "state-not-saved": (
         "A checkpoint has parameters, buffers, the optimizer's state, random generators, and what"

@@ -24,6 +24,8 @@ from orderone.sweeping.store import Store
 from orderone.sweeping.trial import PER_TENSOR, Trial
 from orderone.training import checkpoint as checkpoints
 from orderone.training import interrupts
+from orderone.training.code_state import fresh_caches
+from orderone.training.fresh_loss import fresh_loss
 from orderone.training.outcome import Outcome
 from orderone.training.source import moved
 
@@ -268,7 +270,9 @@ def _try_batch(job: Job, trial: Trial) -> None:
         with job.settings.autocast(device):
             batch = moved(batch, device, job.precision)
             with naming_batch("data", batch, model):
-                loss_of(model, batch, job.loss or job.data.loss)
+                loss = fresh_loss(job.loss or job.data.loss)
+                with fresh_caches(model, loss):
+                    loss_of(model, batch, loss)
 
 
 def check_members(job: Job, trials: list[Trial]) -> None:

@@ -14,6 +14,8 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.member import Member
 from orderone.sweeping.trial import Trial
 from orderone.sweeping.trial_checkpoint import TrialCheckpoint
+from orderone.training.code_state import fresh_caches
+from orderone.training.fresh_loss import fresh_loss
 from orderone.training.loop import LossReport, TrainingLoop
 from orderone.training.outcome import Outcome, make_outcome
 from orderone.training.replayed_step import ReplayedStep
@@ -56,7 +58,8 @@ def describe(error: BaseException) -> str:
 
 def _train(job: Job, trial: Trial, report: Report | None, folder: Path | None) -> Outcome:
     loop, checkpoint = prepare(job, trial, report, folder)
-    with seeded(trial.seed):  # dropout does not depend on what was built before
+    # dropout does not depend on what was built before, nor do caches
+    with seeded(trial.seed), fresh_caches(loop.step.module, loop.step.loss_function):
         if checkpoint is not None:
             checkpoint.restore(loop)
         loop.run(checkpoint)
@@ -124,7 +127,7 @@ def make_step(job: Job, trial: Trial, member: Member, kind: type[Step]) -> Step:
         rates=current_rates(optimizer),
         source=job.source(trial),
         data_seed=member.data_seed,
-        loss_function=job.loss or job.data.loss,
+        loss_function=fresh_loss(job.loss or job.data.loss),
         scale=job.settings.loss_scale(torch.device(job.device)),
     )
 

@@ -2,19 +2,23 @@
 
 Such state is shared by all models of a process. No checkpoint holds it, members of a stack change
 it once instead of once each, and a second training starts with what the first one has left. Only
-code of users is read: the classes of modules, the functions they use, and the globals that these
-name. Values are compared as text; large ones, such as data sets, are left out.
+code of users is read: the classes of modules, the functions they use, the loss function, and the
+globals that these name. Values are compared as text; large ones, such as data sets, are left out.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
 from types import FunctionType, MethodType, ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from orderone.training.fingerprint import is_library, names_in, plain_function
+from orderone.training.stacked.inner_state import HOLDERS, LRU_CACHE
 from orderone.training.stacked.value_text import GENERATORS, SIMPLE, text_of, user_attributes
 
 LARGEST = 1 << 16  # entries of a tensor or array
@@ -22,36 +26,58 @@ LONGEST = 1 << 10  # items of a container
 MOST = 200  # functions and classes that are read
 
 
-def global_texts(model: nn.Module) -> dict[str, str]:
-    """Return the state that the code of a model can change, by name, as text."""
-    reader = _Reader()
-    for module in model.modules():
-        reader.add(type(module))
-        for _, value in user_attributes(module):
-            if isinstance(value, (FunctionType, MethodType)):
-                reader.add(value)
+def global_texts(model: nn.Module, loss: object = None) -> dict[str, str]:
+    """Return the state that the code of a model and a loss can change, by name, as text."""
     texts: dict[str, str] = {}
-    for name, value in reader.values():
+    for home, name, value in _Reader(model, loss).values():
         try:
-            texts[name] = text_of(value)
+            texts[f"{home}.{name}"] = text_of(value)
         except Exception:  # objects of the user may raise anything
             continue
     return texts
 
 
+@contextmanager
+def fresh_caches(model: nn.Module, loss: object = None) -> Iterator[None]:
+    """Let the code of a model begin with empty caches (functools.lru_cache), as a new process does.
+
+    A cache may hold numbers that were drawn when it was filled. Caches that only other code uses,
+    such as that of the data, are left alone.
+    """
+    caches = list(_Reader(model, loss).caches())
+    for variables, name, cache in caches:
+        variables[name] = lru_cache(**cache.cache_parameters())(cache.__wrapped__)
+    try:
+        yield
+    finally:
+        for variables, name, cache in caches:
+            variables[name] = cache
+
+
 class _Reader:
     """Follows code from function to function, and finds the global values that it names."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module, loss: object = None) -> None:
         self.code: dict[int, FunctionType | type] = {}  # by identity
+        for module in model.modules():
+            self.add(type(module))
+            for _, value in user_attributes(module):
+                if isinstance(value, (FunctionType, MethodType)):
+                    self.add(value)
+        if isinstance(loss, (FunctionType, MethodType)):
+            self.add(loss)
+        elif loss is not None:
+            self.add(type(loss))
 
     def add(self, thing: object) -> None:
         if isinstance(thing, MethodType):
             thing = thing.__func__
+        if isinstance(thing, LRU_CACHE):
+            thing = thing.__wrapped__
         thing = plain_function(thing)
         if not isinstance(thing, (FunctionType, type)) or id(thing) in self.code:
             return
-        if is_library(thing.__module__ or "builtins") or len(self.code) >= MOST:
+        if _is_of_library(thing) or len(self.code) >= MOST:
             return
         self.code[id(thing)] = thing
         if isinstance(thing, type):
@@ -64,7 +90,8 @@ class _Reader:
         for value in self._globals(thing).values():
             self.add(value)
 
-    def values(self) -> Iterator[tuple[str, object]]:
+    def values(self) -> Iterator[tuple[str, str, object]]:
+        """Yield module or class, name, and value."""
         for thing in self.code.values():
             if isinstance(thing, type):
                 held = {name: x for name, x in vars(thing).items() if not name.startswith("__")}
@@ -74,7 +101,15 @@ class _Reader:
                 home = str(thing.__module__)
             for name, value in held.items():
                 if _can_change(value):
-                    yield f"{home}.{name}", value
+                    yield home, name, value
+
+    def caches(self) -> Iterator[tuple[dict[str, Any], str, Any]]:
+        """Yield the global variables of a module, and name and value of a cache among them."""
+        for thing in self.code.values():
+            if isinstance(thing, FunctionType):
+                for name, value in self._globals(thing).items():
+                    if isinstance(value, LRU_CACHE):
+                        yield thing.__globals__, name, value
 
     def _globals(self, function: FunctionType) -> Mapping[str, object]:
         found: dict[str, object] = {}
@@ -85,6 +120,13 @@ class _Reader:
         return found
 
 
+def _is_of_library(code: FunctionType | type) -> bool:
+    """Return whether code belongs to Python or a package; functions of `exec` name no module."""
+    if isinstance(code, FunctionType) and code.__module__ in (None, "builtins"):
+        return False
+    return is_library(code.__module__)
+
+
 def _can_change(value: object) -> bool:
     """Return whether this is a value of moderate size that code may replace or write to."""
     if isinstance(value, Tensor):
@@ -93,7 +135,7 @@ def _can_change(value: object) -> bool:
         return value.size <= LARGEST
     if isinstance(value, (Mapping, list, tuple, set, frozenset, deque)):
         return len(value) <= LONGEST and not _holds_models(value)
-    if isinstance(value, (*SIMPLE, torch.Generator, *GENERATORS)):
+    if isinstance(value, (*SIMPLE, torch.Generator, *GENERATORS, *HOLDERS)):
         return True
     return not callable(value) and not is_library(type(value).__module__)
 

@@ -8,19 +8,23 @@ variable that training changes does not, it may act later.
 """
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
 
+from orderone.core.errors import with_code
 from orderone.seeding import preserved
 from orderone.torch_compat import version_counter
 from orderone.training.checkpoint import Content, model_tensors
-from orderone.training.code_state import global_texts
+from orderone.training.code_state import fresh_caches, global_texts
+from orderone.training.fresh_loss import fresh_loss
 from orderone.training.loop import TrainingLoop
 from orderone.training.same_update import Update, difference
 from orderone.training.snapshot import MODEL, restore_snapshot, snapshot
 from orderone.training.stacked.alike import attribute_texts, description
+from orderone.training.stacked.value_text import text_of
 from orderone.training.step import compiled_module
 
 LARGEST = 1 << 30  # bytes of a model that is copied for this
@@ -46,12 +50,12 @@ class ResumeCheck:
         self.saved = (copies, record)
         here = description(loop.step.module)
         gradients = _gradients(loop.step.module)
-        with preserved():
+        with preserved(), fresh_caches(loop.step.module, loop.step.loss_function):
             restore_snapshot(self.other, (copies, record))
             self.other.update()
             self.other.read_losses()
         self.shared = changed(here, description(loop.step.module))
-        self.globals = global_texts(loop.step.module)
+        self.globals = _globals_of(loop)
         self.entangled = _gradients(loop.step.module) != gradients
 
     def after_second_update(self, loop: TrainingLoop) -> str | None:
@@ -71,7 +75,8 @@ class ResumeCheck:
         names = [
             *self.shared,
             *different_attributes(loop.step.module, self.other.step.module, exact=False),
-            *changed(self.globals, global_texts(loop.step.module)),
+            *changed(self.globals, _globals_of(loop)),
+            *self._different_losses(loop),
         ]
         if not names:
             names = changed(self.at_start, description(loop.step.module))
@@ -87,9 +92,22 @@ class ResumeCheck:
 
     def _acting_later(self, loop: TrainingLoop) -> str | None:
         """Return the state that the other copy has otherwise, or that both share and change."""
-        names = changed(self.globals, global_texts(loop.step.module))
+        names = changed(self.globals, _globals_of(loop))
         names += different_attributes(loop.step.module, self.other.step.module)
+        names += self._different_losses(loop)
         return later_text(names)
+
+    def _different_losses(self, loop: TrainingLoop) -> list[str]:
+        """Return a name for the loss function if both copies of it differ."""
+        here = loop.step.loss_function
+        there = self.other.step.loss_function
+        if here is there or text_of(here) == text_of(there):
+            return []
+        return ["the loss function"]
+
+
+def _globals_of(loop: TrainingLoop) -> dict[str, str]:
+    return global_texts(loop.step.module, loop.step.loss_function)
 
 
 def _latest(loop: TrainingLoop) -> Update:
@@ -159,20 +177,34 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
     """Return a copy of a training before its first update; None if the model is too large for it.
 
-    Also None if it consists of several processes, or of objects that cannot be copied.
+    Also None if it consists of several processes. Warn if it has objects that cannot be copied.
     """
     if loop.world.size > 1:
         return None
     tensors = model_tensors(loop.step.module)
     if sum(x.numel() * x.element_size() for x in tensors.values()) > LARGEST:
         return None
+    step = loop.step
     try:
-        parts = (loop.step.module, loop.step.optimizer, loop.step.scale)
-        module, optimizer, scale = copy.deepcopy(parts)
-    except Exception:  # objects of the user may raise anything
+        loss = fresh_loss(step.loss_function)
+        module, optimizer, scale = copy.deepcopy((step.module, step.optimizer, step.scale))
+    except Exception as error:  # objects of the user may raise anything
+        text = (
+            f"checkpoint: the model cannot be copied ({type(error).__name__}: {error}), so that it"
+            " could not be checked whether a checkpoint holds all state; if the model keeps state"
+            " outside parameters and buffers, implement get_extra_state and set_extra_state"
+        )
+        warnings.warn(with_code(text, "state-may-be-lost"), stacklevel=3)
         return None
     forward = module
-    if loop.step.forward is not loop.step.module:  # compiled; eager code would round differently
+    if step.forward is not step.module:  # compiled; eager code would round differently
         forward = compiled_module(module)
-    step = replace(loop.step, module=module, forward=forward, optimizer=optimizer, scale=scale)
-    return TrainingLoop(step, check_each_loss=loop.check_each_loss)
+    other = replace(
+        step,
+        module=module,
+        forward=forward,
+        optimizer=optimizer,
+        scale=scale,
+        loss_function=loss,
+    )
+    return TrainingLoop(other, check_each_loss=loop.check_each_loss)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from orderone.sweeping.job import Job
 from orderone.sweeping.member import Member
+from orderone.training.fresh_loss import fresh_loss
 from orderone.training.stacked.stack import Stack
 
 
@@ -11,7 +12,7 @@ def make_stack(job: Job, members: Sequence[Member]) -> Stack:
     return Stack(
         [member.model for member in members],
         [member.optimizer() for member in members],
-        loss=job.loss or job.data.loss,
+        loss=fresh_loss(job.loss or job.data.loss),
         device=job.device,
         precision=job.settings.half,
         clip=job.clip,

@@ -14,12 +14,13 @@ from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.trial import Trial
 from orderone.training import checkpoint as checkpoints
-from orderone.training.code_state import global_texts
+from orderone.training.code_state import fresh_caches, global_texts
 from orderone.training.resume_check import changed, different_attributes, later_text, lost_text
 from orderone.training.same_update import Update, difference
 from orderone.training.source import Batch
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.stack import Stack
+from orderone.training.stacked.value_text import text_of
 
 
 def state_lost_by_checkpoints(job: Job, trials: Sequence[Trial]) -> str | None:
@@ -41,10 +42,10 @@ def _check(job: Job, trial: Trial) -> str | None:
     stack = make_stack(job, [job.member(trial)])
     other = make_stack(job, [job.member(trial)])
     at_start = description(other.program.model)
-    globals_at_start = global_texts(other.program.model)
     stack.seed([trial.seed])
     set_seed(trial.seed)
     stack.step(*batches[0])
+    globals_before = global_texts(stack.program.model, stack.program.loss)
     generators = checkpoints.random_states(torch.device(job.device))
     state = {name: x.detach().clone() for name, x in stack.state().items()}
     tensors: dict[str, torch.Tensor] = {}
@@ -53,13 +54,16 @@ def _check(job: Job, trial: Trial) -> str | None:
     checkpoints.restore_random(generators, torch.device(job.device))
     other.load(state)
     checkpoints.restore_extra(other.program.model, checkpoints.unpack(packed, tensors))
-    other_update = _update(other, batches[1])
+    with fresh_caches(stack.program.model, stack.program.loss):
+        other_update = _update(other, batches[1])
     different = difference(update, other_update, state, job.settings.half is not None)
     model = stack.program.model
+    outside = changed(globals_before, global_texts(model, stack.program.loss))
+    if text_of(stack.program.loss) != text_of(other.program.loss):
+        outside.append("the loss function")
     if different is None:
-        return later_text(different_attributes(model, other.program.model))
-    names = different_attributes(model, other.program.model, exact=False)
-    names += changed(globals_at_start, global_texts(model))
+        return later_text(different_attributes(model, other.program.model) + outside)
+    names = different_attributes(model, other.program.model, exact=False) + outside
     return lost_text(names or changed(at_start, description(model)), different)
 
 

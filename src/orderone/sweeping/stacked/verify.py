@@ -453,7 +453,8 @@ class _Verification:
             text += "; its random numbers could not be repeated"
         alone, together = self._ways(job)
         alone.same_elsewhere = True
-        if differences(alone, together, self.steps).beyond():
+        left = differences(alone, together, self.steps).beyond()
+        if left or not alone.drew_elsewhere:
             return NotStackable(f"{text}; trained one after another", "stack-deviates")
         return NotStackable(
             f"{text}; the forward pass {DRAWS_ELSEWHERE}; trained one after another",

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from types import FunctionType, MappingProxyType, MethodType, ModuleType
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from orderone.torch_compat import RNN_WEIGHT_LISTS
+from orderone.training.stacked.inner_state import LRU_CACHE, inner_state
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 OF_TORCH = frozenset(vars(nn.Module()))  # registries; their contents are compared instead
@@ -81,10 +81,10 @@ def text_of(
     parts: list[str] = []
     if depth:
         parts = [f"{key}={part(x, 1)}" for key, x in parts_of(value)]
+    if not parts:
+        parts = [f"{key}={part(x, min(depth, 1))}" for key, x in inner_state(value)]
     if not parts and callable(value) and hasattr(value, "__qualname__"):
         return name
-    if not parts and isinstance(value, count):
-        return repr(value)  # the number that comes next
     return f"{name}({', '.join(parts)})"
 
 
@@ -117,6 +117,9 @@ def parts_of(value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"default {i}", x) for i, x in enumerate(value.__defaults__ or ()))
         yield from (value.__kwdefaults__ or {}).items()
         yield from vars(value).items()
+    elif isinstance(value, LRU_CACHE):
+        yield "entries", value.cache_info().currsize  # a hit changes nothing
+        yield "function", value.__wrapped__
     elif isinstance(value, nn.Module):
         yield from value.named_parameters()
         yield from value.named_buffers()

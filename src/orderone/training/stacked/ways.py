@@ -18,6 +18,7 @@ from torch import Tensor
 
 from orderone.seeding import AllGenerators, set_seed
 from orderone.torch_compat import tree_map
+from orderone.training.code_state import fresh_caches
 from orderone.training.source import Batch, Source, moved
 from orderone.training.stacked.draws import GeneratorStates, MemberDraws
 from orderone.training.stacked.stack import Stack
@@ -166,7 +167,10 @@ class OneByOne(Way):
             all_before = AllGenerators.now()
             before = GeneratorStates(all_before.cpu, all_before.cuda)
             started = time.perf_counter()
-            with self.around:
+            caches: AbstractContextManager[None] = nullcontext()
+            if step == 0:  # in a process of its own, the first pass would fill its caches
+                caches = fresh_caches(one.module, one.loss_function)
+            with self.around, caches:
                 parts = one.backward(step)
                 one.unscale()
             self.seconds[k, step] = time.perf_counter() - started
