@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import orderone as o1
+from orderone.planning.plan import fused_options
 
 PRECISION = ("float32", "float64")
 
@@ -62,8 +63,31 @@ def test_complex_parameters_in_a_sweep(precision):
         assert np.array_equal(outcome.losses, alone.outcomes[key].losses)
 
 
+@pytest.mark.parametrize(
+    ("build", "optimizer", "fused"),
+    [
+        (lambda width: nn.Linear(6, width), "adamw", True),
+        (lambda width: nn.Linear(6, width), "lion", False),
+        (lambda width: nn.Sequential(nn.Embedding(6, width), nn.Linear(width, 3)), "adamw", True),
+        (
+            lambda width: nn.Sequential(nn.Embedding(6, width, sparse=True), nn.Linear(width, 3)),
+            "sgd",
+            False,
+        ),
+        (Complex, "adamw", False),
+    ],
+)
+def test_fused_kernels_are_used_where_torch_has_them(build, optimizer, fused):
+    plan = o1.plan(build(16), base=build(8), optimizer=optimizer, lr=1e-2)
+    assert fused_options(plan) == ({"fused": True} if fused else {})
+
+
 def test_weights_in_half_precision_agree_or_say_why_not():
     found, alone = sweep(Half), sweep(Half, stacked=False)
-    assert found.verified or found.notes
+    stacked = {outcome.facts["engine"] for outcome in found.outcomes.values()} == {"stacked"}
+    if stacked:
+        assert all(found.verified)
+    else:
+        assert found.notes
     for key, outcome in found.outcomes.items():
         np.testing.assert_allclose(outcome.losses, alone.outcomes[key].losses, rtol=2e-2)

@@ -420,3 +420,35 @@ def test_a_comparison_of_speed_leaves_nothing_behind(monkeypatch):
     for outcome, expected in zip(found, wanted, strict=True):
         assert outcome.facts["engine"] == "stacked"
         np.testing.assert_allclose(outcome.losses, expected.losses, rtol=1e-9)
+
+
+class Frozen(nn.Module):
+    """Model with a norm that its user has frozen by `eval()`, and dropout that is off, too."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.first = nn.Linear(INPUTS, width)
+        self.norm = nn.BatchNorm1d(width).eval()
+        self.drop = nn.Dropout(0.5).eval()
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.drop(self.norm(self.first(x))).relu())
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_what_is_frozen_stays_frozen_after_an_evaluation(stacked):
+    losses = []
+    for every in (None, 1):
+        job = job_of(Frozen, evaluate_every=every)
+        found = sorted(Engine(job, None, stacked).run(trials_of(job)), key=lambda o: o.key)
+        losses.append([outcome.losses.tolist() for outcome in found])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("name", ["hook on a parameter", "backward hook", "backward pre-hook"])
+def test_hooks_on_gradients_are_the_reason(name):
+    job = job_of(ODD_MODELS[name])
+    with pytest.raises(NotStackable) as caught:
+        list(Engine(job, None, True).run(trials_of(job)))
+    assert caught.value.code == "gradient-hooks"

@@ -136,3 +136,13 @@ def test_a_missing_package_is_named(monkeypatch):
         sweep(mlp, SPACE, **CALL, sampler="tpe", trials=2)
     assert caught.value.name == "optuna"
     assert "pip install 'orderone[optuna]'" in str(caught.value)
+
+
+def test_the_package_of_a_sampler_is_named_before_anything_is_trained(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cmaes", None)
+    with pytest.raises(ImportError) as caught:
+        sweep(mlp, SPACE, **CALL, sampler="cmaes", trials=2)
+    assert caught.value.name == "cmaes"
+    assert "pip install 'orderone[optuna]'" in str(caught.value)
