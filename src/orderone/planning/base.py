@@ -10,6 +10,7 @@ modules' code would draw, the base needs memory too.
 
 import copy
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -120,27 +121,44 @@ def pooled(values: Mapping[str, Initial], entries: Mapping[str, int]) -> dict[st
     stacks: dict[str, list[Initial]] = {}
     for name, value in values.items():
         stacks.setdefault(stack_of(name), []).append(value)
+    pools = {stack: _Pool(layers) for stack, layers in stacks.items()}
     result: dict[str, Initial] = {}
     for name, value in values.items():
         noise = 5 / math.sqrt(max(entries[name], 1))  # of the difference of two layers
-        result[name] = _pool(value, stacks[stack_of(name)], min(noise, 0.1))
+        result[name] = pools[stack_of(name)].average(value, min(noise, 0.1))
     return result
 
 
-def _pool(layer: Initial, stack: list[Initial], noise: float) -> Initial:
-    """Average the size of a layer with layers that agree up to noise.
+class _Pool:
+    """Sizes of the layers of one stack, sorted, so that layers of similar size are found fast."""
 
-    An initialization may depend on the layer.
-    """
-    if layer.constant is not None:
-        return layer
-    squares: list[float] = []
-    for other in stack:
-        if other.constant is None and abs(other.rms - layer.rms) <= noise * layer.rms:
-            squares.append(other.rms * other.rms)
-    if squares:
-        return Initial(math.sqrt(sum(squares) / len(squares)))
-    return layer
+    def __init__(self, layers: Iterable[Initial]):
+        random = [layer.rms for layer in layers if layer.constant is None]
+        sizes = [rms for rms in random if math.isfinite(rms)]
+        self.order: list[int] = sorted(range(len(sizes)), key=lambda k: sizes[k])
+        self.sizes = sizes
+        self.sorted: list[float] = [sizes[k] for k in self.order]
+        self._averages: dict[tuple[int, int], float] = {}  # by first and last place
+
+    def average(self, layer: Initial, noise: float) -> Initial:
+        """Average the size of a layer with layers that agree up to noise.
+
+        An initialization may depend on the layer.
+        """
+        if layer.constant is not None or not math.isfinite(layer.rms):
+            return layer
+        first = bisect_left(self.sorted, -noise * layer.rms, key=lambda rms: rms - layer.rms)
+        last = bisect_right(self.sorted, noise * layer.rms, key=lambda rms: rms - layer.rms)
+        if first >= last:
+            return layer
+        if (first, last) not in self._averages:
+            self._averages[first, last] = self._average(first, last)
+        return Initial(self._averages[first, last])
+
+    def _average(self, first: int, last: int) -> float:
+        chosen = sorted(self.order[first:last])  # a sum in another order would round otherwise
+        squares = [self.sizes[k] * self.sizes[k] for k in chosen]
+        return math.sqrt(sum(squares) / len(squares))
 
 
 def exact(value: Initial, known: Iterable[float], samples: int) -> Initial:

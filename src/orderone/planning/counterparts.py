@@ -59,8 +59,9 @@ def counterparts(
     usual = _usual_ratio(target, base)
     result: dict[str, Counterpart] = {}
     for pattern, positions in ours.items():
+        search = _Search(positions, theirs[pattern], target, base, usual)
         for at, name in positions.items():
-            nearest = _nearest(pattern, at, ours, theirs, target, base, usual)
+            nearest = search.nearest(at, name)
             result[name] = Counterpart(nearest, deeper[pattern], siblings[pattern])
     return result
 
@@ -83,40 +84,67 @@ def _must_be_in(stacks: Stacks, known: Stacks, whose: str) -> None:
         raise _other_architecture(f"{whose} has no counterpart of {_few(unmatched)}")
 
 
-def _nearest(
-    pattern: Pattern,
-    at: Position,
-    ours: Stacks,
-    theirs: Stacks,
-    target: Mapping[str, Shape],
-    base: Mapping[str, Shape],
-    usual: float,
-) -> str:
-    """Return the same name if the stacks are equally long; otherwise the name at the same relative
-    depth whose shape fits."""
-    name = ours[pattern][at]
-    candidates = {other: position for position, other in theirs[pattern].items()}
-    if len(ours[pattern]) == len(candidates) and name in candidates:
-        return name
-    by_misfit: dict[int, list[str]] = {}
-    base_shapes: set[Shape] = set()
-    for other in candidates:
-        misfit = _misfit(target[name], base[other], usual)
-        by_misfit.setdefault(misfit, []).append(other)
-        base_shapes.add(base[other])
-    fewest = min(by_misfit)
-    if fewest and len(base_shapes) > 1:
-        raise _other_architecture(f"no tensor of the base fits {name} {target[name]}")
-    here = [_relative(column) for column in zip(*ours[pattern], strict=True)]
-    there = [_relative(column) for column in zip(*theirs[pattern], strict=True)]
+class _Search:
+    """Counterparts of the tensors of one stack; what they have in common is computed once."""
 
-    def distance(other: str) -> float:
-        total = 0.0
-        for level, (index, other_index) in enumerate(zip(at, candidates[other], strict=True)):
-            total += abs(here[level][index] - there[level][other_index])
-        return total
+    def __init__(
+        self,
+        ours: Mapping[Position, str],
+        theirs: Mapping[Position, str],
+        target: Mapping[str, Shape],
+        base: Mapping[str, Shape],
+        usual: float,
+    ):
+        self.target = target
+        self.usual = usual
+        self.base_names: set[str] = set(theirs.values())
+        self.equally_long: bool = len(ours) == len(theirs)
+        self.by_shape: dict[Shape, list[str]] = {}
+        for name in theirs.values():
+            self.by_shape.setdefault(base[name], []).append(name)
+        self.here: list[dict[int, float]] = _relative_places(ours)
+        there = _relative_places(theirs)
+        self.places: dict[str, list[float]] = {}  # relative depth of the tensors of the base
+        for position, name in theirs.items():
+            self.places[name] = [column[k] for column, k in zip(there, position, strict=True)]
+        self.number: dict[str, int] = {name: k for k, name in enumerate(theirs.values())}
+        self._fitting: dict[Shape, list[str]] = {}
 
-    return min(by_misfit[fewest], key=distance)
+    def nearest(self, at: Position, name: str) -> str:
+        """Return the same name if the stacks are equally long; otherwise the name at the same
+        relative depth whose shape fits."""
+        if self.equally_long and name in self.base_names:
+            return name
+        place = [column[index] for column, index in zip(self.here, at, strict=True)]
+
+        def distance(other: str) -> float:
+            total = 0.0
+            for ours, theirs in zip(place, self.places[other], strict=True):
+                total += abs(ours - theirs)
+            return total
+
+        return min(self._that_fit(name), key=distance)
+
+    def _that_fit(self, name: str) -> list[str]:
+        """Return the tensors of the base whose shapes fit best, in the order of the base."""
+        shape = self.target[name]
+        if shape in self._fitting:
+            return self._fitting[shape]
+        misfits = {other: _misfit(shape, other, self.usual) for other in self.by_shape}
+        fewest = min(misfits.values())
+        if fewest and len(self.by_shape) > 1:
+            raise _other_architecture(f"no tensor of the base fits {name} {shape}")
+        names: list[str] = []
+        for other, misfit in misfits.items():
+            if misfit == fewest:
+                names += self.by_shape[other]
+        self._fitting[shape] = sorted(names, key=lambda name: self.number[name])
+        return self._fitting[shape]
+
+
+def _relative_places(positions: Iterable[Position]) -> list[dict[int, float]]:
+    """Return the relative depth of each number, for each number in a name."""
+    return [_relative(column) for column in zip(*positions, strict=True)]
 
 
 def _misfit(shape: Shape, base_shape: Shape, usual: float) -> int:

@@ -265,12 +265,16 @@ class _Separation:
 
     def _grows_with_width(self, draft: Draft) -> bool:
         """Return whether a tensor of the module that holds this one grows."""
-        modules = set(draft.evidence.item.modules)
-        for other in self.drafts.values():
-            grows = other.evidence.item.shape != other.evidence.base_shape
-            if grows and not modules.isdisjoint(other.evidence.item.modules):
-                return True
-        return False
+        return not self._growing_modules.isdisjoint(draft.evidence.item.modules)
+
+    @cached_property
+    def _growing_modules(self) -> set[str]:
+        """Modules that hold a tensor which grows."""
+        modules: set[str] = set()
+        for draft in self.drafts.values():
+            if draft.evidence.item.shape != draft.evidence.base_shape:
+                modules.update(draft.evidence.item.modules)
+        return modules
 
     def _torch_draws(self, draft: Draft) -> bool:
         """Return whether target and base have the sizes that modules of torch draw."""

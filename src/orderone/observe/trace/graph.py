@@ -451,11 +451,14 @@ class Graph:
 
     def normalized_matrices(self) -> frozenset[str]:
         """Return the matrices whose output, or a sum with it, a norm divides by its size."""
-        names: set[str] = set()
+        starts: list[int] = []
         for step in self.steps:
             if step.kind in ("norm", "normalized"):
-                for _, maker, _ in self._back(step.parents, _PASSED | {"gain"}):
-                    names.update(name for name, use in maker.uses if use.kind == "matrix")
+                starts += step.parents
+        names: set[str] = set()
+        # from all norms at once: each of many norms in a row may lead back to the first layer
+        for _, maker, _ in self._back(starts, _PASSED | {"gain"}):
+            names.update(name for name, use in maker.uses if use.kind == "matrix")
         return frozenset(names)
 
     def parallel_lists(self, used_at: Mapping[str, Sequence[int]]) -> frozenset[str]:

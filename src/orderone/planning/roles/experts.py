@@ -182,6 +182,7 @@ def _listed(
 ) -> dict[str, ExpertPart]:
     """Return the tensors of single experts in lists."""
     lengths = _lengths(sizes)
+    routed: dict[tuple[str, Size, bool], bool] = {}  # all tensors of a list have the same answer
     parts: dict[str, ExpertPart] = {}
     for name in sizes:
         names = name.split(".")
@@ -195,7 +196,10 @@ def _listed(
             count = (base_lengths.get(base_list, 0), lengths[list_name])
             named = EXPERT in names[position - 1].lower() or EXPERT in names[position].lower()
             known = stack_of(list_name) in parallel
-            if named or (count[0] and _is_routed(block, count, known, sizes)):
+            key = (block, count, known)
+            if not named and count[0] and key not in routed:
+                routed[key] = _is_routed(block, count, known, sizes)
+            if named or routed.get(key, False):
                 parts[name] = ExpertPart(EXPERT_PART, block, count, None)
                 break
     return parts

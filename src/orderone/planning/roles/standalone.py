@@ -101,10 +101,11 @@ class _Matrix:
 def with_parts(tensors: Sequence[Evidence]) -> list[Evidence]:
     """Return the tensors with `part`, the fan-out of one matrix, where several are packed."""
     matrices = _matrices(tensors)
+    inside = _by_container(matrices)
     parts: dict[str, int | None] = {}
     bias_parts: dict[tuple[str, int], int | None] = {}
     for matrix in matrices:
-        part = _part(matrix, _neighbours(matrix, matrices))
+        part = _part(matrix, _neighbours(matrix, inside))
         parts[matrix.evidence.name] = part
         bias_parts[matrix.place.module, matrix.fan_out] = part
     result: list[Evidence] = []
@@ -129,19 +130,23 @@ def _matrices(tensors: Sequence[Evidence]) -> list[_Matrix]:
     return result
 
 
-def _neighbours(matrix: _Matrix, matrices: Sequence[_Matrix]) -> list[_Matrix]:
+def _by_container(matrices: Sequence[_Matrix]) -> dict[str, list[_Matrix]]:
+    """Return the matrices within every module, by its name, in the model's order."""
+    inside: dict[str, list[_Matrix]] = {}
+    for matrix in matrices:
+        container = matrix.place.module
+        while container:
+            inside.setdefault(container, []).append(matrix)
+            container = container.rpartition(".")[0]
+    return inside
+
+
+def _neighbours(matrix: _Matrix, inside: Mapping[str, Sequence[_Matrix]]) -> list[_Matrix]:
     """Return the matrices within the module that holds this one, or within that module's parent."""
     container = matrix.place.module
     if matrix.place.attribute == "weight":
         container = container.rpartition(".")[0]
-    if not container:
-        return []
-    result: list[_Matrix] = []
-    for other in matrices:
-        inside = f"{other.place.module}.".startswith(f"{container}.")
-        if inside and other is not matrix:
-            result.append(other)
-    return result
+    return [other for other in inside.get(container, ()) if other is not matrix]
 
 
 def _part(matrix: _Matrix, neighbours: Sequence[_Matrix]) -> int | None:
