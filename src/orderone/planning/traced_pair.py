@@ -16,7 +16,7 @@ from orderone.planning import huggingface
 from orderone.planning.base import Base, Configuration, built, is_built_from, is_configuration
 from orderone.planning.example_batch import token_batch
 from orderone.planning.options import ExampleBatch
-from orderone.torch_compat import tree_map
+from orderone.torch_compat import tree_leaves, tree_map
 
 
 @dataclass(frozen=True)
@@ -136,19 +136,25 @@ def _small_instances(
         narrow, wide = huggingface.small_pair(model, ours, theirs)
         small = built(model, narrow, device="cpu").float()
         large = built(model, wide, device="cpu").float()
-        batches: list[ExampleBatch] = list(huggingface.examples(small, narrow))
+        # a model without known inputs has an empty example
+        batches: list[ExampleBatch] = [one for one in huggingface.examples(small, narrow) if one]
     except Exception as error:  # configurations may raise anything when they are changed
         raise NoInstances(
             f"small instances could not be built ({type(error).__name__}: {error})"
         ) from error
-    if inputs is not None:
+    without_values = any(isinstance(x, Tensor) and x.is_meta for x in tree_leaves(inputs))
+    if inputs is not None and not without_values:
         batches.append(tree_map(lambda x: x.cpu() if isinstance(x, Tensor) else x, inputs))
+    if without_values and not batches:
+        raise NoInstances(
+            "the example batch is on the meta device and has no values; pass one on the CPU"
+        )
 
     def like_the_target() -> nn.Module:
         config = huggingface.proportional_to(model, ours, theirs)
         return built(model, config, device="cpu").float()
 
-    batch = _first_that_runs(small, [batch for batch in batches if batch], like_the_target)
+    batch = _first_that_runs(small, batches, like_the_target)
     widths = dict.fromkeys((huggingface.width_of(narrow), huggingface.width_of(wide)))
     grows = narrow.to_dict() != wide.to_dict()
     return Pair(

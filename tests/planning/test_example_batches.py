@@ -1,0 +1,31 @@
+"""Kinds of example batches for Hugging Face models: a tensor alone, and tensors without values."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import orderone as o1
+
+
+def llama(width: int) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    sizes: dict[str, Any] = {"hidden_size": width, "intermediate_size": 2 * width, "vocab_size": 64}
+    config = transformers.LlamaConfig(
+        **sizes, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("inputs_device", ["cpu", "meta"])
+def test_a_tensor_of_tokens_gives_the_plan_of_a_dictionary(device: str, inputs_device: str) -> None:
+    with torch.device(device):
+        model = llama(64)
+        base = llama(32)
+    tokens = torch.zeros(2, 8, dtype=torch.long, device=inputs_device)
+    by_name = o1.plan(model, base=base, lr=1e-2, inputs={"input_ids": tokens.to(inputs_device)})
+    alone = o1.plan(model, base=base, lr=1e-2, inputs=tokens)
+    assert alone.rows == by_name.rows
+    assert alone.rows == o1.plan(model, base=base, lr=1e-2).rows
