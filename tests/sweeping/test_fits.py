@@ -8,13 +8,17 @@ import orderone as o1
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
+from orderone.sweeping.stacked import capacity as capacity_module
 from orderone.sweeping.stacked import comparison, run, run_stacked, training
-from orderone.sweeping.stacked.capacity import USABLE, capacity
+from orderone.sweeping.stacked import free_memory as free_memory_module
+from orderone.sweeping.stacked.capacity import ON_CPU, USABLE, capacity
+from orderone.sweeping.stacked.free_memory import bytes_for_gradients, free_memory
 from orderone.sweeping.stacked.run import equal_size
 from orderone.sweeping.stacked.training import StackedTraining
 from orderone.training.source import Source
 from orderone.training.stacked import compiling
 from orderone.training.stacked.compiled_step import FixedStep
+from orderone.training.stacked.stack import Stack
 
 MIB = 1 << 20
 
@@ -107,6 +111,88 @@ def test_what_fits_no_stack_is_trained_alone(monkeypatch):
         assert "OutOfMemoryError" in str(outcome.facts["not stacked"])
 
 
+@pytest.mark.parametrize(("free", "expected"), [(2000, 16), (50, 5), (11, 1), (0, 1)], ids=str)
+def test_as_many_members_as_fit_in_main_memory(monkeypatch, free, expected):
+    """A member has 8 MiB: 4 of state and gradients, and 4 that the backward pass reads."""
+    monkeypatch.setattr(capacity_module, "free_memory", lambda: free * MIB)
+    weight = torch.ones(MIB // 2, requires_grad=True)
+
+    def one_step():
+        ((weight * 2).exp() * weight).sum().backward()  # reads the weight and the exponential
+        return 2 * MIB
+
+    assert bytes_for_gradients(one_step) == 4 * MIB
+    device = torch.device("cpu")
+    assert capacity(device, 64, one_step, [lambda: 20 * MIB]) == expected
+
+
+def test_memory_is_not_measured_where_it_suffices_in_any_case(monkeypatch):
+    monkeypatch.setattr(capacity_module, "free_memory", lambda: 1000 * MIB)
+
+    def one_step():
+        raise AssertionError("measured")
+
+    assert (
+        capacity(torch.device("cpu"), 64, one_step, [lambda: 99 * MIB, lambda: 10 * MIB]) == ON_CPU
+    )
+    monkeypatch.setattr(capacity_module, "free_memory", lambda: None)  # not on Linux
+    assert capacity(torch.device("cpu"), 64, one_step, [lambda: 1000 * MIB]) == ON_CPU
+
+
+def test_limits_of_containers_count(monkeypatch, tmp_path):
+    system = tmp_path / "meminfo"
+    system.write_text("MemTotal: 900 kB\nMemAvailable: 500 kB\n")
+    own = tmp_path / "cgroup"
+    own.write_text("0::/pod/box\n")
+    group = tmp_path / "groups" / "pod"
+    (group / "box").mkdir(parents=True)
+    monkeypatch.setattr(free_memory_module, "SYSTEM", system)
+    monkeypatch.setattr(free_memory_module, "OWN_GROUP", own)
+    monkeypatch.setattr(free_memory_module, "GROUPS", tmp_path / "groups")
+    assert free_memory() == 500 * 1024
+    (group / "box" / "memory.max").write_text("max\n")
+    (group / "box" / "memory.current").write_text("1000\n")
+    assert free_memory() == 500 * 1024
+    (group / "memory.max").write_text("3000\n")
+    (group / "memory.current").write_text("1000\n")
+    (group / "memory.stat").write_text("anon 5\ninactive_file 100\n")
+    assert free_memory() == 2100
+    monkeypatch.setattr(free_memory_module, "SYSTEM", tmp_path / "none")
+    monkeypatch.setattr(free_memory_module, "OWN_GROUP", tmp_path / "none")
+    assert free_memory() is None
+
+
+def test_a_sweep_is_split_where_memory_is_short(monkeypatch):
+    whole = losses_of()
+    assert {outcome.facts["members"] for outcome in whole.outcomes.values()} == {4}
+    assert not any("[stack-split]" in note for note in whole.notes)
+    monkeypatch.setattr(capacity_module, "_on_cpu", lambda one_step: one_step() and MIB)
+    monkeypatch.setattr(capacity_module, "free_memory", lambda: 3 * MIB)
+    monkeypatch.setattr(run, "LARGEST_ENTRY", MIB)  # no bound tells that memory suffices
+    split = losses_of()
+    assert {outcome.facts["members"] for outcome in split.outcomes.values()} == {2}
+    assert_same(split, whole)
+    (note,) = [note for note in split.notes if note.endswith("[stack-split]")]
+    assert "at most 2 members instead of one stack of 4" in note
+
+
+def test_an_allocation_that_fails_on_a_cpu_halves_the_stack(monkeypatch):
+    step = Stack.gradients
+
+    def gradients(self, batches, run=None):
+        if len(self) > 2:
+            with self.program.explained():
+                torch.empty(1 << 50)  # more than any machine has
+        return step(self, batches, run)
+
+    whole = losses_of()
+    monkeypatch.setattr(Stack, "gradients", gradients)
+    split = losses_of()
+    assert {outcome.facts["members"] for outcome in split.outcomes.values()} == {2}
+    assert_same(split, whole)
+    assert [note.endswith("[stack-split]") for note in split.notes] == [True]
+
+
 # --- speed on a CPU -------------------------------------------------------------------------------
 
 
@@ -178,6 +264,12 @@ def losses_of(**options):
         progress=False,
         **options,
     )
+
+
+def assert_same(ours, theirs) -> None:
+    """Compare all losses, up to rounding."""
+    for one, other in zip(as_list(ours), as_list(theirs), strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
 
 
 def as_list(result) -> list[list[float]]:

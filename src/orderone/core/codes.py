@@ -719,6 +719,12 @@ SWEEP: dict[str, str] = {
         " The stack would have been slower, so the trials were trained one after another. The"
         " results are the same up to rounding. stacked=True stacks them without a comparison."
     ),
+    "stack-split": (
+        "Members that could have been one stack were trained in several smaller ones, because the"
+        " free memory holds no more of them. The losses are the same up to rounding, and the"
+        " training is slower. End other programs that use the memory, or pass together=K to choose"
+        " the size of stacks yourself."
+    ),
     "compile-failed": (
         "The compiler of torch failed on the step of a stack, or took more than 90 s. The stack was"
         " trained without it, which is slower and gives the same results up to rounding. The"

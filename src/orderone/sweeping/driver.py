@@ -164,7 +164,10 @@ class Driver:
         not_stacked: dict[object, None] = {}  # reasons, each once
         not_compiled: dict[object, None] = {}
         choices: dict[str, None] = {}
+        splits: dict[str, None] = {}
         for key, outcome in outcomes.items():
+            if "split" in outcome.facts:
+                splits[f"width {self.asked[key].get('width')}: {outcome.facts['split']}"] = None
             if outcome.error is not None:
                 failures.append(f"failed: {self.asked[key]}: {outcome.error}")
             elif "not stacked" in outcome.facts:
@@ -183,6 +186,8 @@ class Driver:
         notes += _unclear_notes(outcomes.values())
         for reason in not_stacked:  # ends with a code
             notes.append(f"not stacked, trained one after another: {reason}")
+        for text in splits:
+            notes.append(with_code(text, "stack-split"))
         for reason in not_compiled:
             text = f"stacked without torch.compile, which failed: {reason}"
             notes.append(with_code(text, "compile-failed"))

@@ -2,13 +2,17 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from orderone.seeding import preserved
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report
-from orderone.sweeping.stacked.capacity import capacity
+from orderone.sweeping.stacked.capacity import capacity, fastest
 from orderone.sweeping.stacked.comparison import (
     LooksSlower,
     must_be_faster,
@@ -28,9 +32,16 @@ from orderone.sweeping.stacked.verify import (
     verify,
 )
 from orderone.sweeping.trial import Trial
+from orderone.torch_compat import tree_leaves
 from orderone.training.outcome import Outcome
+from orderone.training.source import Batch
+from orderone.training.stacked.errors import is_out_of_memory
 
 DEPEND_ON_STEPS = ("linear", "cosine")
+SPLIT = "split"  # fact of an outcome: why its stack is smaller than it could be
+LARGEST_ENTRY = 8  # bytes
+COPIES = 8  # of the weights: momenta, gradients, temporary tensors
+SMALL_BATCH = 2**17  # entries; tiny models with such batches need no measurement
 
 
 def run_stacked(
@@ -51,10 +62,14 @@ def run_stacked(
         done |= {trial.key for trial in group}
         yield from _run(job, group, report, checkpoint)
     for group in _same_program(job, [trial for trial in trials if trial.key not in done]):
-        size = job.together or equal_size(len(group), _capacity(job, group))
+        most = job.together or _capacity(job, group)
+        size = job.together or equal_size(len(group), most)
+        note = None
+        if most < fastest(torch.device(job.device), len(group)) and job.together is None:
+            note = _split(len(group), most)
         for first in range(0, len(group), size):
             part = group[first : first + size]
-            yield from _run(job, part, report, checkpoint, if_faster)
+            yield from _noted(note, _run(job, part, report, checkpoint, if_faster))
 
 
 def equal_size(members: int, most: int) -> int:
@@ -80,14 +95,31 @@ def _run(
             ended.add(outcome.key)
             yield outcome
         return
-    except torch.OutOfMemoryError:
-        if len(trials) == 1:
+    except RuntimeError as error:
+        if len(trials) == 1 or not is_out_of_memory(error):
             raise
     torch.cuda.empty_cache()
     left = [trial for trial in trials if trial.key not in ended]
-    for half in (left[: len(left) // 2], left[len(left) // 2 :]):
+    middle = len(left) // 2
+    note = _split(len(trials), max(1, len(left) - middle))
+    for half in (left[:middle], left[middle:]):
         if half:
-            yield from _run(job, half, report, checkpoint)
+            yield from _noted(note, _run(job, half, report, checkpoint))
+
+
+def _split(members: int, most: int) -> str:
+    return (
+        f"stacks of at most {most} members instead of one stack of {members}: more do not fit in"
+        " the free memory"
+    )
+
+
+def _noted(note: str | None, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+    """Add the reason for a smaller stack to outcomes; that of the smallest stack remains."""
+    for outcome in outcomes:
+        if note is not None and SPLIT not in outcome.facts:
+            outcome = replace(outcome, facts={**outcome.facts, SPLIT: note})
+        yield outcome
 
 
 def _outcomes(
@@ -139,10 +171,34 @@ def _same_program(job: Job, trials: Sequence[Trial]) -> list[list[Trial]]:
 
 
 def _capacity(job: Job, trials: Sequence[Trial]) -> int:
+    source = job.source(trials[0])
+
+    def batches() -> list[Batch]:
+        return stacked_batches(job, source, 0, [trials[0].data_seed])
+
     def one_step() -> int:
         stack = make_stack(job, [job.member(trials[0])])
-        source = job.source(trials[0])
-        stack.step(*stacked_batches(job, source, 0, [trials[0].data_seed]))
+        stack.step(*batches())
         return sum(x.numel() * x.element_size() for x in stack.state().values())
 
-    return capacity(torch.device(job.device), len(trials), one_step)
+    @cache
+    def weights() -> int:
+        return sum(p.numel() for p in job.member(trials[0]).model.parameters())
+
+    def bound_of(entries: int) -> int:
+        """Return more bytes than a member needs with batches of so many entries.
+
+        For each entry, there are usually fewer activations than weights.
+        """
+        return LARGEST_ENTRY * weights() * (entries + COPIES)
+
+    def bound_of_batch() -> int:
+        leaves = [leaf for leaf in tree_leaves(batches()[0]) if isinstance(leaf, Tensor)]
+        return bound_of(sum(leaf.numel() for leaf in leaves))
+
+    device = torch.device(job.device)
+    if device.type != "cpu":
+        return capacity(device, len(trials), one_step)
+    with preserved():
+        bounds = (lambda: bound_of(SMALL_BATCH), bound_of_batch)  # the first reads no batch
+        return capacity(device, len(trials), one_step, bounds)

@@ -14,7 +14,7 @@ from orderone.training.stacked.constants import Constants
 from orderone.training.stacked.custom_functions import functions_one_by_one
 from orderone.training.stacked.decisions import Divided
 from orderone.training.stacked.draws import MemberDraws
-from orderone.training.stacked.errors import NotCapturable, NotStackable
+from orderone.training.stacked.errors import NotCapturable, NotStackable, is_out_of_memory
 from orderone.training.stacked.groups import (
     Batch,
     Losses,
@@ -141,9 +141,11 @@ class Program:
         """Replace torch's errors about vmap by a NotStackable that names the module."""
         try:
             yield
-        except (torch.OutOfMemoryError, NotCapturable):
+        except NotCapturable:
             raise
         except (RuntimeError, NotImplementedError) as error:
+            if is_out_of_memory(error):
+                raise
             raise NotStackable(
                 f"{self._failing_module(error)} cannot be run for many members at once:"
                 f" {str(error).splitlines()[0]}; train one after another (stacked=False), or"
