@@ -45,6 +45,7 @@ from orderone.measure.inputs import (
 from orderone.measure.judge.judging import judge
 from orderone.measure.observations import Observations, StudyResult
 from orderone.measure.optimizer_law import law_of
+from orderone.measure.output_linearity import nonlinear_layers
 from orderone.measure.recording import DEFAULT, QUANTITIES
 from orderone.measure.runs import (
     EXPERT_COUNT,
@@ -289,6 +290,7 @@ class _Study:
             trouble = f"batches ran out after {len(batches)} of {steps} steps"
             self.troubles.append(with_code(trouble, "too-few-batches"))
         self._read_extremes(frozen)
+        self.nonlinear = self._nonlinear_layers()
 
     # --- before training --------------------------------------------------------------------------
 
@@ -307,6 +309,13 @@ class _Study:
         self.family = self._family()
         if self.family is not None:
             self._check_axis(self.family)
+
+    def _nonlinear_layers(self) -> frozenset[str]:
+        """Return the common names of layers whose output is not proportional to their tensors."""
+        batch = on_device(self.batches[0], self.small)
+        with self.precision.passes(self.small), naming_batch("batches", batch, self.small):
+            names = nonlinear_layers(self.small, batch)
+        return frozenset(self.key(name) for name in names)
 
     def _check_axis(self, family: Family) -> None:
         """Raise an InputError if the model has no such axis, or no rule for it."""
@@ -436,6 +445,7 @@ class _Study:
             has_user_optimizer=self.has_user_optimizer,
             first_step=self.first_step,
             frozen=self.frozen,
+            nonlinear=self.nonlinear,
             undone=self._undone,
             schedule_fault=self.schedule_fault,
             notes=tuple(self.notes),

@@ -273,6 +273,7 @@ class StudyResult:
     has_user_optimizer: bool  # `build` returned an optimizer: the gauge is not known
     first_step: int  # the first step that follows the law of the optimizer
     frozen: tuple[str, ...]  # patterns of tensors that are not trained on purpose
+    nonlinear: frozenset[str]  # layers whose output is not proportional to their tensors
     undone: tuple[str, ...]  # changes that the applied plan leaves to the model's code
     schedule_fault: str  # fault of the schedule; empty if there is none
     notes: tuple[str, ...]

@@ -76,6 +76,7 @@ class Theory:
     tokens_growth: float = 0.0  # exponent of the tokens that one expert sees in a step
     # the model is scaled already: how its initial sizes depend on the depth is not known
     any_depth: bool = False
+    nonlinear: frozenset[str] = frozenset()  # layers whose output is no product with their tensors
 
     def expect(self, name: str, quantity: Quantity) -> Expected:
         """Return the expected exponent of a module or tensor."""
@@ -156,7 +157,7 @@ class Theory:
             if not row.name.endswith("weight"):
                 continue
             for module in row.uses:
-                if module not in containers:
+                if module not in containers and self.key(module) not in self.nonlinear:
                     weights.setdefault(self.key(module), self.key(row.name))
         return weights
 
@@ -602,6 +603,7 @@ class Expectations:
             in_width=study.in_width,
             any_depth=study.in_width and study.has_user_optimizer,
             tokens_growth=self._expert_tokens,
+            nonlinear=study.nonlinear,
         )
 
     @property
