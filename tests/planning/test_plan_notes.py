@@ -1,12 +1,20 @@
 """Notes of a plan on arguments that are probably a mistake, and counts that its table shows."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from support.errors import refuses
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (
+    CLIPVisionConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+)
 
 import orderone as o1
 from orderone.core.errors import code_of
@@ -66,6 +74,39 @@ def test_absolute_plans_note_a_learning_rate_that_was_not_passed():
 def test_a_base_that_is_larger_than_the_model_is_noted(model, base, noted):
     plan = o1.plan(mlp(model), base=mlp(base), lr=1e-3)
     assert ("larger-base" in codes(plan)) == noted
+
+
+def test_nested_sizes_of_a_base_leave_the_other_sizes_as_they_are():
+    def llava(width: int) -> nn.Module:
+        sizes: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": width // 8}
+        sizes |= {"hidden_size": width, "intermediate_size": 2 * width}
+        config = LlavaConfig(
+            text_config=LlamaConfig(vocab_size=32, num_key_value_heads=width // 8, **sizes),
+            vision_config=CLIPVisionConfig(image_size=8, patch_size=4, **sizes),
+        )
+        return LlavaForConditionalGeneration(config)
+
+    heads = {"num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+    dotted = {f"text_config.{key}": size for key, size in heads.items()}
+    dotted |= {f"vision_config.{key}": size for key, size in heads.items()}
+    as_mappings = {
+        "text_config": {**heads, "num_key_value_heads": 2},
+        "vision_config": heads,
+    }
+    bases = [as_mappings, dotted | {"text_config.num_key_value_heads": 2}, llava(16)]
+    tables = []
+    for base in bases:
+        plan = o1.plan(llava(64), base=base, lr=1e-3, probe=False)
+        assert "depth-not-scaled" not in codes(plan)
+        tables.append([(row.name, row.base_shape, row.lr) for row in plan.rows])
+    assert tables[0] == tables[1] == tables[2]
+
+
+@pytest.mark.parametrize(("layers", "times"), [(4, "2 times"), (1, "0.75 times")])
+def test_the_note_about_the_depth_has_the_ratio_of_depths(layers, times):
+    plan = o1.plan(mlp(32, layers), base=mlp(32, 2 if layers == 1 else 1), lr=1e-3)
+    [note] = [note for note in plan.notes if code_of(note) == "depth-not-scaled"]
+    assert times in note
 
 
 def test_the_factor_of_a_tied_readout_is_shown_once():

@@ -165,6 +165,50 @@ def test_dropout_is_that_of_stand_alone_runs():
     assert len(stack.evaluate((x, y)).unique()) == 1
 
 
+IN_PLACE = {
+    "dropout": lambda x: nn.functional.dropout(x, 0.5, True, True),
+    "named": lambda x: nn.functional.dropout(x, 0.5, inplace=True),
+    "alpha dropout": lambda x: nn.functional.alpha_dropout(x, 0.5, True, True),
+    "torch": lambda x: torch.dropout_(x, 0.5, True),
+    "channels": lambda x: nn.functional.dropout2d(x[..., None, None], 0.5, True, True)[..., 0, 0],
+}
+
+
+class DropsInPlace(nn.Module):
+    """Dropout overwrites every second hidden unit; the result of the call is not used."""
+
+    def __init__(self, how: str):
+        super().__init__()
+        self.inp = nn.Linear(4, 64)
+        self.out = nn.Linear(64, 2)
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.inp(x)
+        IN_PLACE[self.how](hidden[:, ::2])
+        return self.out(hidden)
+
+
+@pytest.mark.parametrize("how", IN_PLACE)
+def test_dropout_in_place_is_that_of_stand_alone_runs(how):
+    torch.manual_seed(0)
+    models = [DropsInPlace(how) for _ in range(3)]
+    copies = copy.deepcopy(models)
+    stack = Stack(models, [torch.optim.SGD(model.parameters(), lr=0.1) for model in models])
+    x, y = torch.randn(5, 4), torch.randint(2, (5,))
+    stack.seed([1, 2, 3])
+    losses = torch.stack([stack.step((x.expand(3, 5, 4), y.expand(3, 5))) for _ in range(4)])
+    for k, model in enumerate(copies):
+        torch.manual_seed([1, 2, 3][k])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            loss = nn.functional.cross_entropy(model(x), y)
+            assert torch.allclose(losses[step, k], loss)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
 def test_other_measures_than_the_loss():
     models = [nn.Linear(4, 3) for _ in range(3)]
     stack = Stack(models, [torch.optim.SGD(model.parameters(), lr=0.1) for model in models])

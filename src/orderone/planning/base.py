@@ -310,7 +310,10 @@ def is_built_from(model: nn.Module, config: Configuration) -> bool:
 
 
 def override(config: Configuration, overrides: Mapping[str, object]) -> Configuration:
-    """Return the configuration with other values; `text_config.hidden_size` names a nested value.
+    """Return the configuration with other values.
+
+    `{"text_config.hidden_size": 64}` and `{"text_config": {"hidden_size": 64}}` name a nested
+    value; the other values of the nested configuration stay.
 
     Values that the configuration derives from changed ones (a head size, a number of key heads) are
     derived again.
@@ -321,6 +324,8 @@ def override(config: Configuration, overrides: Mapping[str, object]) -> Configur
         part, dot, rest = str(key).partition(".")
         if dot:
             values_of_parts.setdefault(part, {})[rest] = value
+        elif isinstance(value, Mapping) and is_configuration(getattr(config, part, None)):
+            values_of_parts.setdefault(part, {}).update(value)
         else:
             values_here[key] = value
     result = _changed(config, values_here) if values_here else copy.deepcopy(config)

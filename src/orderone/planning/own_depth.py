@@ -63,7 +63,8 @@ WIDTH_LAWS: dict[str, Callable[[float, float, float], float]] = {
 
 def keep(drafts: Drafts, model: nn.Module, base: Base) -> Adjusted:
     """Give every tensor of a deeper model its own factor, and say which are not 1."""
-    times = max(draft.depth for draft in drafts.values())
+    depths = [draft.depth for draft in drafts.values()]
+    times = max(depths, key=lambda depth: abs(math.log(depth)))
     note = (
         f"the model is {times:.3g} times as deep as its base, and no rule scales with depth"
         " (depth=None)"

@@ -205,6 +205,7 @@ SWITCHES: dict[TorchFunction, tuple[int, str, bool]] = {
     torch.native_dropout: (2, "train", True),
 }
 RATE = 1  # place of p among the arguments of dropout
+INPLACE = 3  # place of inplace among the arguments of functional.dropout
 
 
 def draws(func: TorchFunction, args: Arguments, kwargs: NamedArguments) -> bool:
@@ -219,6 +220,22 @@ def draws(func: TorchFunction, args: Arguments, kwargs: NamedArguments) -> bool:
         rate = args[RATE] if len(args) > RATE else kwargs.get("p", 0.5)
         return bool(switch) and rate != 0
     return _is_random(func)
+
+
+def out_of_place(
+    func: TorchFunction, args: Arguments, kwargs: NamedArguments
+) -> tuple[TorchFunction, Arguments, dict[str, object]] | None:
+    """Return the call of dropout that leaves its input as it is; None if this call does so."""
+    if func not in SWITCHES:
+        return None
+    name = func.__name__
+    if name.endswith("_"):
+        return getattr(torch, name.removesuffix("_")), args, dict(kwargs)
+    if len(args) > INPLACE and args[INPLACE]:
+        return func, (*args[:INPLACE], False), dict(kwargs)
+    if kwargs.get("inplace"):
+        return func, args, {**kwargs, "inplace": False}
+    return None
 
 
 @cache

@@ -22,7 +22,7 @@ functions that torch.vmap itself uses; they have no public names (`orderone.torc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -53,7 +53,12 @@ from orderone.training.stacked.constants import (
     is_constant,
 )
 from orderone.training.stacked.decisions import NO_ANSWER, QUESTIONS, answer
-from orderone.training.stacked.draws import MemberDraws, draws, generators_of_models
+from orderone.training.stacked.draws import (
+    MemberDraws,
+    draws,
+    generators_of_models,
+    out_of_place,
+)
 from orderone.training.stacked.errors import NotStackable
 from orderone.training.stacked.experts import grouped_mm, histc
 from orderone.training.stacked.in_place import NewTensors, is_in_place
@@ -148,6 +153,10 @@ class FastPaths(TorchFunctionMode):
         A generator that the model holds is refused: in a stack, members would draw from it in turn,
         and none would get the numbers of its stand-alone run.
         """
+        other_call = out_of_place(func, args, kwargs)
+        if other_call is not None:  # rows of a stack are views, which dropout must not write to
+            result = self._draw(member_draws, *other_call)
+            return cast(Tensor, args[0]).copy_(cast(Tensor, result))
         leaves = tree_leaves((args, kwargs))
         if generators_of_models(leaves):
             raise NotStackable(
