@@ -111,10 +111,12 @@ def plan(
         tokens: Training tokens of base and target: 2e8 5e9.
         horizon: Rule for --batch and --tokens: sde, power or none.
         critical_batch: Critical batch size; a note says if the batch of the target is larger.
-        expert_rule: Rule for another number of experts: mup, mssp, jiang or none. Default: mup.
-        rank_rule: Rule for another rank of adapters: mup, mua or none. Default: mup.
-        repetition_rule: Rule for another number of queries that share a key: mup, gqa-mup or none.
+        expert_rule: If the number of experts differs from that of the base: mup, mssp, jiang or
+            none (no scaling). Default: mup.
+        rank_rule: If the rank of adapters (LoRA) differs from that of the base: mup, mua or none.
             Default: mup.
+        repetition_rule: If the number of queries that share a key differs from that of the base:
+            mup, gqa-mup or none. Default: mup.
         axis: Base and target of an axis that an installed package provides, as NAME=BASE:TARGET,
             such as context=1024:4096. May be repeated.
         no_decay: Pattern of tensors without weight decay, such as "*.bias". May be repeated.

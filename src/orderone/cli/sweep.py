@@ -146,11 +146,13 @@ def sweep(
             (1/L). Default: no scaling.
         decay: How weight decay follows the size of the model, as for `orderone plan`. Default:
             independent.
-        expert_rule: Rule for another number of experts: mup, mssp, jiang or none. Default: mup.
-        rank_rule: Rule for another rank of adapters: mup, mua or none. Default: mup.
-        repetition_rule: Rule for another number of queries that share a key: mup, gqa-mup or none.
+        expert_rule: If the number of experts differs from that of the base: mup, mssp, jiang or
+            none (no scaling). Default: mup.
+        rank_rule: If the rank of adapters (LoRA) differs from that of the base: mup, mua or none.
             Default: mup.
-        base: The width (or depth) that the learning rates are for. Default: the smallest.
+        repetition_rule: If the number of queries that share a key differs from that of the base:
+            mup, gqa-mup or none. Default: mup.
+        base: The width (or depth) for which --lr is meant. Default: the smallest.
         steps: Number of updates of every model.
         schedule: Schedule of all learning rates: constant, linear or cosine.
         warmup: Number of warm-up steps.
@@ -182,15 +184,17 @@ def sweep(
         sampler: grid, random, tpe or cmaes.
         trials: Number of points for every rule and size, with a sampler other than grid.
         pruner: Stop poor trials early: median or halving. Default: no pruning.
-        tune: The only value is start: search the constants that a rule leaves free at the smallest
-            width (initial sizes and learning rates of embedding and readout, temperature of
-            attention), at random points (--trials, 24 by default), and print what they are worth
-            with new seeds. There is no study of transfer then.
+        tune: The only value is start. Instead of a study of transfer, it searches the constants
+            that a rule leaves free: initial sizes and learning rates of embedding and readout, and
+            the temperature of attention. It trains models of the smallest width at random points
+            (--trials, 24 by default), and compares the best point with the original start on new
+            seeds.
         target: Print settings for a model of this width (or depth). Needs several --widths or
             --depths, as --html and --png do.
         threads: Number of torch CPU threads.
-        verify: Every stack first proves itself: two members take two steps in the stack and alone,
-            and are trained one after another if the losses differ. --no-verify skips this proof.
+        verify: Models of one width train in one program, a stack. First, two of them also take two
+            steps alone; if the results differ, the models are trained one after another.
+            --no-verify skips this comparison.
         html: Write a page with the transfer study to this file. It opens in any browser, offline
             too.
         png: Write a picture of the study to this file.

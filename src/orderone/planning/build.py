@@ -102,12 +102,12 @@ def plan(
             the eps of Muon alone; {"muon": 1e-7, "adamw": 1e-12} sets both.
         depth: "sqrt" (residual branches times 1/sqrt(L)) or "completep" (1/L). None: no rule;
             initial sizes that the model's own code sets by its depth stay, as in GPT-2.
-        expert_rule: Rule for another number of experts, or of active ones: "mup", "mssp" or
-            "jiang" (see docs/axes.md). None: experts and routers do not follow their number.
-        rank_rule: Rule for another rank of adapters (LoRA): "mup" or "mua". None: they do not
-            follow their rank.
-        repetition_rule: Rule for another number of queries per key (grouped-query attention): "mup"
-            or "gqa-mup". None: keys and values do not follow it.
+        expert_rule: Rule if the number of experts, or of active ones, differs from the base: "mup",
+            "mssp" or "jiang" (see docs/axes.md). None: no scaling of experts and routers.
+        rank_rule: Rule if the rank of adapters (LoRA) differs from the base: "mup" or "mua". None:
+            no scaling.
+        repetition_rule: Rule if the number of queries per key (grouped-query attention) differs
+            from the base: "mup" or "gqa-mup". None: no scaling of keys and values.
         gauge: "folded" leaves the forward pass unchanged; "unit" and "paper" add multipliers as
             hooks.
         decay: How weight decay follows the size of the model. "independent" preserves lr *
