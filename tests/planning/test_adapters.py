@@ -36,6 +36,28 @@ def test_the_rates_follow_the_multiplier(gamma, random):
         assert plan["2.right"].factors.std == pytest.approx(8 ** -(1 - gamma))
 
 
+def test_a_base_on_the_meta_device_keeps_changes_that_its_configuration_does_not_have():
+    """A base that is rebuilt from its configuration would lose its new readout."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=16,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+
+    def changed(outputs: int, device: str) -> nn.Module:
+        with torch.device(device):
+            model = transformers.LlamaForCausalLM(config)
+            model.lm_head = nn.Linear(16, outputs, bias=False)
+        nn.init.normal_(model.lm_head.weight, std=config.initializer_range)
+        return model
+
+    row = o1.plan(changed(80, "cpu"), base=changed(40, "meta"), lr=1.0)["lm_head.weight"]
+    assert (row.growth.fan_in, row.growth.fan_out) == (1, 2)
+
+
 def test_a_composition_has_the_rule():
     recipe = o1.rules.compose("mup", rank_rule="mua")
     assert _plan(32, gamma=0.0, rule=recipe)["2.right"].lr == pytest.approx(8**-0.5)

@@ -196,8 +196,9 @@ def from_module(module: nn.Module, model: nn.Module | None = None) -> Base:
     """
     inner = unwrap(module)
     config = getattr(inner, "config", None)
-    on_meta = any(p.is_meta for p in inner.parameters())
-    if on_meta and is_configuration(config) and parameter_count(inner) <= SMALL:
+    is_small_meta = any(p.is_meta for p in inner.parameters()) and parameter_count(inner) <= SMALL
+    # a module that was changed after it was built would lose these changes
+    if is_small_meta and is_configuration(config) and is_built_from(inner, config):
         inner = built(inner, config, device="cpu")
     return Base(shapes_of(inner), initial_sizes(inner, model), inner)
 
