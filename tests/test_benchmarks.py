@@ -70,3 +70,25 @@ def test_other_devices_are_refused(compare, tmp_path):
     new = write(tmp_path / "new.json", {"case": seconds(3.0, 2.9, 3.1)}, gpu="B")
     assert compare.main([old, new]) == 2
     assert compare.main([old, new, "--anyway"]) == 1
+
+
+def test_gpu_checks_stop_at_their_limits_and_are_not_repeated(tmp_path, capsys):
+    script = load("gpu_checks")
+    checks = [
+        script.Check("quick", ("-c", "print('measured')"), 60, "?"),
+        script.Check("slow", ("-c", "import time; time.sleep(600)"), 1, "?"),
+        script.Check("broken", ("-c", "raise SystemExit(3)"), 60, "?"),
+    ]
+    assert script.main(["--out", str(tmp_path)], checks) == 1
+    assert (tmp_path / "quick.txt").read_text() == "measured\n\nexit status 0\n"
+    assert "its limit" in (tmp_path / "slow.txt").read_text()
+    assert "exit status 3" in (tmp_path / "broken.txt").read_text()
+    capsys.readouterr()
+    assert script.main(["--out", str(tmp_path), "--only", "quick,broken"], checks) == 1
+    assert "== quick" not in capsys.readouterr().out
+
+
+def test_scripts_of_gpu_checks_exist():
+    script = load("gpu_checks")
+    for check in script.CHECKS:
+        assert (script.ROOT / check.words[0]).exists()
