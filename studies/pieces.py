@@ -5,12 +5,14 @@ A piece is one call of `orderone.sweep`. Every study has the same command line:
     python -m studies.NAME.run [--minutes M] [--only PIECE,...] [--records FOLDER] [--store FILE]
 
 `--minutes` is the time that is available. A piece starts only if its estimate fits into what is
-left of it. A piece that takes longer than its estimate is stopped in time, and what it has trained
-so far is in the store. The same command continues later: pieces whose trainings are all in the
-records are not run again, and unfinished ones go on from the store.
+left of it; a long one that `continues` starts if a part of it fits. A piece that takes longer than
+its estimate is stopped in time, and what it has trained so far is in the store. The same command
+continues later: pieces whose trainings are all in the records are not run again, and unfinished
+ones go on from the store.
 
-Records are two files. `records.csv` has one row per training. `records.json` has for every piece
-its command, seconds, date, device and versions.
+Records are files that several processes may write. `records.csv` has one row per training.
+`records.json` has for every piece its command, seconds, date, device, versions and notes.
+`curves.csv` has the training losses of the pieces that keep them, as means over equal windows.
 """
 
 import argparse
@@ -30,6 +32,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import numpy
 import pandas
 import torch
 import transformers
@@ -41,6 +44,9 @@ from orderone.sweeping import Interrupted
 RESERVE = 1.15  # a piece starts only if this many times its estimate is left
 SAVING_SECONDS = 15.0  # time to stop a sweep and to write its records
 DROPPED = ("key", "error", "evaluation")  # columns of a sweep that records do not need
+LONG = 240.0  # seconds of a piece that may be trained in several commands
+LEAST_PART = 150.0  # seconds beside compiling that a part of a long piece is worth starting for
+WINDOWS = 160  # of a training, in `curves.csv`
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,14 @@ class Piece:
     seconds: float  # estimate for one H200, compilation included
     options: Mapping[str, Any] = field(default_factory=dict)  # other arguments of `sweep`
     labels: Mapping[str, str | int | float] = field(default_factory=dict)  # columns of the records
+    continues: bool = False  # longer than one command: stopped and continued from its checkpoint
+    keeps_curves: bool = False
+
+    @property
+    def least_seconds(self) -> float:
+        """Time for which the piece is worth starting."""
+        whole = self.seconds * RESERVE
+        return min(whole, LEAST_PART + SAVING_SECONDS) if self.continues else whole
 
     @property
     def trials(self) -> int:
@@ -109,6 +123,10 @@ class Records:
     def facts(self) -> Path:
         return self.folder / "records.json"
 
+    @property
+    def curves(self) -> Path:
+        return self.folder / "curves.csv"
+
     def read(self) -> pandas.DataFrame:
         """Return all rows; an empty table if there are none."""
         if not self.table.exists():
@@ -126,22 +144,43 @@ class Records:
         """Return whether all trainings of the piece are recorded."""
         return self.read()["piece"].tolist().count(piece.name) == piece.trials
 
-    def add(self, piece: Piece, frame: pandas.DataFrame, facts: Mapping[str, Any]) -> None:
+    def add(
+        self,
+        piece: Piece,
+        frame: pandas.DataFrame,
+        facts: Mapping[str, Any],
+        curves: pandas.DataFrame | None = None,
+    ) -> None:
         """Write the rows of a finished piece; the files are replaced as a whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        before = self._as_text()
-        others = before[before["piece"] != piece.name]
-        parts = [part for part in (others, frame) if len(part)]
-        self._replace(self.table, pandas.concat(parts).to_csv(index=False))
-        known = json.loads(self.facts.read_text()) if self.facts.exists() else {}
-        known[piece.name] = facts
-        self._replace(self.facts, json.dumps(known, indent=2) + "\n")
+        with self._alone():
+            self._exchange(self.table, piece, frame)
+            if curves is not None:
+                self._exchange(self.curves, piece, curves)
+            known = json.loads(self.facts.read_text()) if self.facts.exists() else {}
+            known[piece.name] = facts
+            self._replace(self.facts, json.dumps(known, indent=2) + "\n")
 
-    def _as_text(self) -> pandas.DataFrame:
-        """Return all rows with every cell as it is written: numbers keep all their digits."""
-        if not self.table.exists():
-            return self.read()
-        return pandas.read_csv(self.table, dtype=str, keep_default_na=False)
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait until no other process writes these files."""
+        import fcntl
+
+        lock = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _exchange(self, path: Path, piece: Piece, rows: pandas.DataFrame) -> None:
+        """Write a table with new rows of the piece; cells of other pieces keep all their digits."""
+        parts = [rows]
+        if path.exists():
+            before = pandas.read_csv(path, dtype=str, keep_default_na=False)
+            parts.insert(0, cast(pandas.DataFrame, before[before["piece"] != piece.name]))
+        parts = [part for part in parts if len(part)]
+        self._replace(path, pandas.concat(parts).to_csv(index=False))
 
     def _replace(self, path: Path, text: str) -> None:
         half = path.with_suffix(".part")
@@ -156,7 +195,7 @@ def run_pieces(
     missing = [piece for piece in pieces if not records.has(piece)]
     print_budget(pieces, missing, budget)
     for piece in missing:
-        if piece.seconds * RESERVE > budget.left:
+        if piece.least_seconds > budget.left:
             print(
                 f"{piece.name}: needs about {piece.seconds:.0f} s, {budget.left:.0f} s left; next"
             )
@@ -197,16 +236,30 @@ def _run(piece: Piece, store: str, records: Records, device: str) -> None:
         **piece.options,
     )
     seconds = time.perf_counter() - start
-    for note in study.notes:
+    notes = [str(note) for note in study.notes]
+    for note in notes:
         print(f"  note: {note}")
     failed = [error for error in study.frame["error"] if isinstance(error, str)]
     if failed:
         raise RuntimeError(f"{len(failed)} of {piece.trials} trainings failed; first: {failed[0]}")
     frame = study.frame.drop(columns=list(DROPPED), errors="ignore")
     frame = frame.assign(piece=piece.name, **piece.labels)
-    records.add(piece, frame, {"seconds": round(seconds, 1), **made_with(piece, device)})
+    facts = {"seconds": round(seconds, 1), **made_with(piece, device), "notes": notes}
+    records.add(piece, frame, facts, kept_curves(piece, study) if piece.keeps_curves else None)
     best = cast(pandas.Series, frame["loss"]).min()
     print(f"{piece.name}: {seconds:.0f} s, lowest loss {best:.4f}", flush=True)
+
+
+def kept_curves(piece: Piece, study: o1.Sweep) -> pandas.DataFrame:
+    """Return the training losses of every training as means over equal windows, one row each."""
+    rows: list[dict[str, Any]] = []
+    losses = dict(iter(study.curves.groupby("key")))
+    for row in study.frame.to_dict("records"):
+        curve = losses[row["key"]]["loss"].to_numpy(float)
+        parts = numpy.array_split(curve, min(WINDOWS, len(curve)))
+        means = {f"w{k}": f"{part.mean():.6g}" for k, part in enumerate(parts)}
+        rows.append({"piece": piece.name, "lr": row["lr"], "seed": row["seed"], **means})
+    return pandas.DataFrame(rows)
 
 
 def made_with(piece: Piece, device: str) -> dict[str, Any]:
@@ -270,6 +323,13 @@ def chosen(pieces: Sequence[Piece], only: str) -> list[Piece]:
     return list(selected.values())
 
 
+def device_time(records: Records) -> str:
+    """Return a sentence with the time that all recorded pieces took together."""
+    facts = json.loads(records.facts.read_text())
+    minutes = sum(piece["seconds"] for piece in facts.values()) / 60
+    return f"\nThe times of all pieces add up to {minutes:.0f} minutes."
+
+
 def run_command(pieces: Sequence[Piece], options: argparse.Namespace) -> bool:
     """Run the pieces that the command line chose; return whether all of them are recorded."""
     selected = chosen(pieces, options.only)
@@ -298,5 +358,6 @@ def run_study(
     options = command_line(about or "", folder).parse_args(arguments)
     if options.report:
         report(Records(options.records))
+        print(device_time(Records(options.records)))
         return 0
     return 0 if run_command(all_pieces(options.tiny, options.device), options) else 1

@@ -20,7 +20,7 @@ from torch import nn
 
 from orderone.data import denoising, images, language
 from studies.figures import DriftPoint, draw_drifts
-from studies.pieces import Piece, Records, command_line, run_command
+from studies.pieces import Piece, Records, command_line, device_time, run_command
 from studies.tables import header, line, transfer_cells, transfer_study
 
 FOLDER = Path(__file__).parent
@@ -354,6 +354,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.report:
         records = Records(options.records)
         report(records)
+        print(device_time(records))
         if options.figure is not None:
             draw(records, options.figure)
         return 0

@@ -18,7 +18,7 @@ import pandas
 import orderone as o1
 from orderone.data import Language, language
 from studies.llama import llama, llama_parameters
-from studies.pieces import Piece, Records, command_line, run_command
+from studies.pieces import LONG, Piece, Records, command_line, device_time, run_command
 
 FOLDER = Path(__file__).parent
 WEIGHT_DECAY = 0.1
@@ -67,14 +67,17 @@ def _text(scale: Scale, device: str, root: Path) -> Language:
 def all_pieces(scale: Scale, device: str, root: Path) -> list[Piece]:
     """Return the pieces, cheap ones first; weight decay at its timescale before a fixed one.
 
-    The fixed one has the middle row and the middle column of the grid only.
+    The largest number of tokens has the middle batch size only, and the fixed decay the middle row
+    and the middle column of the grid.
     """
     pieces: list[Piece] = []
     middle = (scale.tokens[1], scale.batches[1])
     for decay in DECAYS:
         for tokens in scale.tokens:
             for batch in scale.batches:
-                if decay == "timescale" or tokens == middle[0] or batch == middle[1]:
+                is_middle = tokens == middle[0] or batch == middle[1]
+                is_small = decay == "timescale" and tokens != scale.tokens[-1]
+                if is_middle or is_small:
                     pieces.append(_piece(scale, device, root, decay, tokens, batch))
     return pieces
 
@@ -105,6 +108,8 @@ def _piece(scale: Scale, device: str, root: Path, decay: str, tokens: int, batch
     def data() -> Language:
         return _text(scale, device, root).with_batch_size(batch)
 
+    seconds = COMPILING + tokens * scale.rates * scale.seeds / TOKENS_PER_SECOND
+
     return Piece(
         name=f"{decay}-{tokens}-{batch}",
         build=partial(llama, head=scale.head, length=scale.length, device=device),
@@ -113,7 +118,8 @@ def _piece(scale: Scale, device: str, root: Path, decay: str, tokens: int, batch
             "seed": range(scale.seeds),
         },
         data=data,
-        seconds=COMPILING + tokens * scale.rates * scale.seeds / TOKENS_PER_SECOND,
+        seconds=seconds,
+        continues=seconds > LONG,
         options=options,
         labels={
             "decay": decay,
@@ -158,6 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.report:
         report(Records(options.records))
+        print(device_time(Records(options.records)))
         return 0
     scale = TINY if options.tiny else FULL
     return 0 if run_command(all_pieces(scale, options.device, options.data), options) else 1

@@ -1,8 +1,8 @@
-"""A ladder of Llamas from 2.7 to 84 million parameters, with a forecast that is committed first.
+"""A ladder of Llamas from 2.7 to 37.6 million parameters, with a forecast that is committed first.
 
     python -m studies.ladder.run --minutes 9 --data FOLDER      # trains what is missing
     python -m studies.ladder.run --forecast                     # writes forecast.json; commit it
-    python -m studies.ladder.run --report
+    python -m studies.ladder.run --report [--figure FILE]
 
 PROTOCOL.md has the question, the sizes and what would refute us. Models are unmodified
 `LlamaForCausalLM`s on bytes of C code. The pieces of the larger models exist only after
@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from math import inf, isfinite
+from math import log2
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,96 +21,19 @@ import pandas
 import torch
 from torch import nn
 
-import orderone as o1
-from orderone.core.errors import InputError
 from orderone.data import Language, language
-from studies.llama import llama, llama_parameters
-from studies.pieces import Piece, Records, command_line, run_command
+from studies.ladder import forecast as forecasts
+from studies.ladder.results import draw, report
+from studies.ladder.sizes import FULL, TINY, Scale, Size
+from studies.llama import llama
+from studies.pieces import LONG, Piece, Records, command_line, device_time, run_command
 
 FOLDER = Path(__file__).parent
-FORECAST = "forecast.json"
-TOKENS_PER_PARAMETER = 20
 WEIGHT_DECAY = 0.1  # of the base
 BETAS = (0.9, 0.95)  # of the base
 ADAMW = partial(torch.optim.AdamW, betas=BETAS)
 FEW_SEEDS = 2
-FIRST_RATE = {"full": -11, "standard": -12}  # powers of 2; muP alone is not tuned again
-
-
-@dataclass(frozen=True)
-class Size:
-    """A rung of the ladder."""
-
-    name: str
-    width: int
-    layers: int
-    batch: int  # sequences
-    seconds: float  # estimate for one training on one H200, without compilation
-    share: float = 1.0  # of the 20 tokens per parameter
-    is_narrow: bool = False  # tuned at five rates around the best of the base, with two seeds
-
-    def parameters(self) -> int:
-        return llama_parameters(self.width, self.layers)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Sizes and grids of the study."""
-
-    tuned: tuple[Size, ...]
-    large: tuple[Size, ...]
-    base: Size
-    pilot: tuple[Size, ...] = ()  # tuned with `full`, and too small for the law: see the protocol
-    length: int = 1024
-    head: int = 64
-    source: str = "linux"
-    held_out: int = 576  # pieces of `length`: a multiple of all batch sizes, the same for all sizes
-    rates: int = 7
-    seeds: int = 3
-    most_steps: int | None = None  # for the tiny version
-
-    def steps(self, size: Size) -> int:
-        tokens = TOKENS_PER_PARAMETER * size.share * size.parameters()
-        steps = round(tokens / (size.batch * self.length))
-        return steps if self.most_steps is None else min(steps, self.most_steps)
-
-    def tokens(self, size: Size) -> int:
-        return self.steps(size) * size.batch * self.length
-
-    def flops(self, size: Size) -> float:
-        """Return 6 x parameters x tokens, and the products of causal attention."""
-        attention = 6 * size.layers * size.width * self.length
-        return (6 * size.parameters() + attention) * float(self.tokens(size))
-
-
-BASE = Size("2.7M", 256, 3, 16, 8)
-FULL = Scale(
-    pilot=(Size("0.7M", 128, 3, 8, 1), Size("1.5M", 192, 3, 12, 3)),
-    tuned=(
-        BASE,
-        Size("5.5M", 320, 4, 24, 30, is_narrow=True),
-        Size("9.8M", 384, 5, 32, 82, is_narrow=True),
-    ),
-    large=(
-        Size("20.7M", 512, 6, 48, 280),
-        Size("37.6M", 640, 7, 64, 780),
-        Size("84M", 896, 8, 64, 750, share=0.25),
-    ),
-    base=BASE,
-)
-TINY_BASE = Size("base", 32, 1, 2, 1)
-TINY = Scale(
-    tuned=(TINY_BASE, Size("next", 48, 1, 3, 1, is_narrow=True)),
-    large=(Size("large", 64, 2, 4, 1),),
-    base=TINY_BASE,
-    length=16,
-    head=16,
-    source="python",
-    held_out=12,
-    rates=2,
-    seeds=2,
-    most_steps=4,
-)
+FIRST_RATE = {"full": -11, "standard": -12}  # powers of 2; the other methods have no base of theirs
 COMPILING = 40.0  # seconds per piece
 
 
@@ -121,6 +44,7 @@ class Setting:
     scale: Scale
     device: str
     root: Path
+    verify: bool = True  # whether stacks are compared with stand-alone trainings
 
     def data(self, size: Size) -> Language:
         return _base_task(self).with_batch_size(size.batch)
@@ -148,6 +72,8 @@ def method_options(method: str, size: Size, scale: Scale) -> dict[str, Any]:
     """Return the arguments of `sweep` that make the difference between the methods."""
     if method == "standard":
         return {"rule": "standard"}
+    if method == "standard-fan-in":
+        return {"rule": "standard", "init": "fan-in"}
     if method == "width":
         return {"rule": "mup", "init": "fan-in"}
     assert method == "full", method
@@ -166,8 +92,8 @@ def make_piece(
     """Return the piece of one method and size."""
     scale = setting.scale
     steps = scale.steps(size)
-    kind = "tune" if len(rates) > 1 else "run"
-    name = f"{kind}-{method}-{size.name}"
+    is_gpu = setting.device.startswith("cuda")
+    trainings = len(rates) * len(seeds)
     options = {
         **method_options(method, size, scale),
         "optimizer": ADAMW,
@@ -179,16 +105,20 @@ def make_piece(
         "schedule": "cosine",
         "warmup": max(1, steps // 20),
         "clip": 1.0,
-        "precision": "bfloat16" if setting.device.startswith("cuda") else "float32",
-        "compile": setting.device.startswith("cuda"),
+        "precision": "bfloat16" if is_gpu else "float32",
+        "compile": is_gpu,
+        "verify": setting.verify,
         "checkpoint_seconds": 120.0,
     }
+    if trainings == 1 and is_gpu:  # a single training is compiled only as a stack of one
+        options["stacked"] = True
+    seconds = COMPILING + size.seconds * trainings
     return Piece(
-        name=name,
+        name=f"tune-{method}-{size.name}",
         build=setting.build,
         space={"lr": list(rates), "seed": list(seeds)},
         data=partial(setting.data, size),
-        seconds=COMPILING + size.seconds * len(rates) * len(seeds),
+        seconds=seconds,
         options=options,
         labels={
             "method": method,
@@ -198,173 +128,176 @@ def make_piece(
             "tokens": scale.tokens(size),
             "flops": scale.flops(size),
         },
+        continues=seconds > LONG,
     )
 
 
+# --- tuning ---------------------------------------------------------------------------------------
+
+
 def tuning_pieces(setting: Setting, method: str, records: Records) -> list[Piece]:
-    """Return the sweeps at the small sizes; narrow ones exist once the base is recorded."""
+    """Return the sweeps of a method at the small sizes.
+
+    Those after the base exist once the base is recorded: they have its best rate and the next ones
+    on both sides. A size whose best rate is at an end of its grid gets the next rate beyond.
+    """
     scale = setting.scale
-    rates = [2.0 ** (FIRST_RATE[method] + k) for k in range(scale.rates)]
-    seeds = range(scale.seeds if method == "full" else FEW_SEEDS)
-    base = make_piece(setting, method, scale.base, rates, seeds)
-    pieces = [base]
-    if method == "full":
-        pieces += [make_piece(setting, method, size, rates, seeds) for size in scale.pilot]
-    for size in scale.tuned:
-        if size == scale.base:
-            continue
-        if not size.is_narrow:
-            pieces.append(make_piece(setting, method, size, rates, seeds))
-        elif records.has(base):
-            pieces += narrow_pieces(setting, method, size, best_rate(records, base))
+    pieces: list[Piece] = []
+    if method in FIRST_RATE:
+        rates = [2.0 ** (FIRST_RATE[method] + k) for k in range(scale.rates)]
+        seeds = range(scale.seeds if method == "full" else FEW_SEEDS)
+        pieces.append(make_piece(setting, method, scale.base, rates, seeds))
+        if method == "full":
+            pieces += [make_piece(setting, method, size, rates, seeds) for size in scale.pilot]
+    base = make_piece(setting, _method_of_base(method), scale.base, [1.0], [0])
+    rows = _rows(records, base.name)
+    if rows.empty:
+        return pieces
+    best = best_rate(rows)
+    for size in tuned_sizes(method, scale):
+        around = [best / 2, best, 2 * best]
+        pieces.append(make_piece(setting, method, size, around, range(FEW_SEEDS)))
+    pieces += _beyond(setting, method, records)
     return pieces
 
 
-def narrow_pieces(setting: Setting, method: str, size: Size, best: float) -> list[Piece]:
-    """Return two sweeps around a rate: it and its neighbours, then the rates outside of them."""
-    seeds = range(FEW_SEEDS)
-    inner = make_piece(setting, method, size, [best / 2, best, 2 * best], seeds)
-    outer = make_piece(setting, method, size, [best / 4, 4 * best], seeds)
-    return [inner, replace(outer, name=f"{outer.name}-outer")]
+def _method_of_base(method: str) -> str:
+    """Return the method whose tuning of the base this one uses: with `fan-in` they are the same."""
+    return "full" if method == "standard-fan-in" else method
 
 
-def best_rate(records: Records, piece: Piece) -> float:
+def tuned_sizes(method: str, scale: Scale) -> tuple[Size, ...]:
+    """Return the sizes after the base at which a method is tuned."""
+    return scale.tuned[1:] if method == "full" else scale.tuned[1:2]
+
+
+def _beyond(setting: Setting, method: str, records: Records) -> list[Piece]:
+    """Return a piece with the next rate for every size that has its best rate at an end."""
+    pieces: list[Piece] = []
+    sizes = tuned_sizes(method, setting.scale)
+    if method in FIRST_RATE:
+        sizes = (setting.scale.base, *sizes)
+    for size in sizes:
+        rows = _rows(records, f"tune-{method}-{size.name}", with_beyond=True)
+        rate = None if rows.empty else forecasts.next_rate(rows)
+        if rate is not None:
+            seeds = sorted(int(seed) for seed in set(rows["seed"]))
+            piece = make_piece(setting, method, size, [rate], seeds)
+            pieces.append(replace(piece, name=f"{piece.name}-at-2^{log2(rate):.0f}"))
+    return pieces
+
+
+def _rows(records: Records, name: str, with_beyond: bool = False) -> pandas.DataFrame:
+    """Return the rows of a piece, and with `with_beyond` those of pieces that extend its grid."""
+    frame = records.read()
+    names = frame["piece"].astype(str)
+    chosen = names == name
+    if with_beyond:
+        chosen |= names.str.startswith(f"{name}-")
+    return cast(pandas.DataFrame, frame[chosen])
+
+
+def best_rate(rows: pandas.DataFrame) -> float:
     """Return the rate of the grid with the lowest mean loss over seeds."""
-    frame = records.rows()
-    rows = cast(pandas.DataFrame, frame[frame["piece"] == piece.name])
-    losses = rows["loss"].where(~rows["diverged"].astype(bool), inf)
+    losses = rows["loss"].where(~rows["diverged"].astype(bool), float("inf"))
     means = cast(pandas.Series, losses.groupby(rows["lr"]).mean())
     return cast(float, means.idxmin())
 
 
-def large_pieces(setting: Setting, forecasts: Mapping[str, Any]) -> list[Piece]:
-    """Return the trainings of the larger sizes, with the rates of the committed forecasts."""
+# --- larger sizes ---------------------------------------------------------------------------------
+
+
+def large_pieces(setting: Setting, written: Mapping[str, Any], records: Records) -> list[Piece]:
+    """Return the trainings with the rates of the committed forecast, in the order of the protocol.
+
+    Seeds are separate pieces, so that the first ones of all methods come before the second ones.
+    """
+    scale = setting.scale
     pieces: list[Piece] = []
-    for size in setting.scale.large:
-        for method in ("full", "standard", "width"):
-            rates = forecasts.get(method, {}).get("rates", {})
-            if size.name in rates and (size.share == 1.0 or method == "full"):
-                pieces.append(make_piece(setting, method, size, [rates[size.name]], [0]))
+
+    def add(method: str, size: Size, seed: int) -> None:
+        rates = written.get(method, {}).get("rates", {})
+        if size.name in rates:
+            piece = make_piece(setting, method, size, [rates[size.name]], [seed])
+            name = f"run-{method}-{size.name}-seed-{seed}"
+            pieces.append(replace(piece, name=name, keeps_curves=True))
+
+    add("full", scale.largest, 0)
+    for seed in range(FEW_SEEDS):
+        for method in ("full", *forecasts.STANDARD):
+            add(method, scale.compared, seed)
+    if "full" in written:
+        pieces += _width_pieces(setting, records)
+        pieces += _curve_pieces(setting, written)
+    return pieces
+
+
+def _width_pieces(setting: Setting, records: Records) -> list[Piece]:
+    """Return muP without the rules for depth, batch and tokens, with the best rate of the base.
+
+    Its size is the largest tuned one, where `full` was trained with the same rate.
+    """
+    scale = setting.scale
+    rows = _rows(records, f"tune-full-{scale.base.name}")
+    if rows.empty:
+        return []
+    size = scale.tuned[-1]
+    piece = make_piece(setting, "width", size, [best_rate(rows)], range(FEW_SEEDS))
+    return [replace(piece, name=f"run-width-{size.name}")]
+
+
+def _curve_pieces(setting: Setting, written: Mapping[str, Any]) -> list[Piece]:
+    """Return trainings of small sizes with the carried rate, whose loss curves are compared."""
+    scale = setting.scale
+    rate = written["full"]["rates"][scale.compared.name]
+    pieces: list[Piece] = []
+    for size in scale.tuned[:2]:
+        piece = make_piece(setting, "full", size, [rate], range(scale.seeds))
+        pieces.append(replace(piece, name=f"curves-full-{size.name}", keeps_curves=True))
     return pieces
 
 
 def all_pieces(setting: Setting, folder: Path) -> list[Piece]:
     """Return the pieces in the order of the protocol."""
-    path = folder / FORECAST
-    forecasts = json.loads(path.read_text()) if path.exists() else {}
+    path = folder / forecasts.NAME
+    written = json.loads(path.read_text()) if path.exists() else {}
     records = Records(folder)
-    return [
-        *tuning_pieces(setting, "full", records),
-        *tuning_pieces(setting, "standard", records),
-        *large_pieces(setting, forecasts),
-    ]
+    tuning = [tuning_pieces(setting, method, records) for method in ("full", *forecasts.STANDARD)]
+    flat = [piece for several in tuning for piece in several]
+    return [*flat, *large_pieces(setting, written, records)]
 
 
-# --- forecast -------------------------------------------------------------------------------------
-
-
-def forecast(frame: pandas.DataFrame, scale: Scale) -> dict[str, Any]:
-    """Return rates and expected losses of the larger sizes, from the tuned ones alone.
-
-    Rates follow the width, the axis of the rules. Losses follow the number of parameters. Sizes
-    with another number of tokens per parameter have a rate and no expected loss.
-    """
-    result: dict[str, Any] = {}
-    for method in ("full", "standard"):
-        rows = cast(pandas.DataFrame, frame[frame["method"] == method])
-        small = [size.name for size in scale.tuned]
-        rows = cast(pandas.DataFrame, rows[rows["size"].isin(small)])
-        if len(set(rows["size"])) == len(small):
-            result[method] = _forecast(rows, scale)
-    if "full" in result:  # the base is the same, and muP alone carries its best rate
-        rate = result["full"]["base_rate"]
-        result["width"] = {"rates": {size.name: rate for size in scale.large}}
-    return result
-
-
-def _forecast(rows: pandas.DataFrame, scale: Scale) -> dict[str, Any]:
-    over_width = transfer(rows, "width")
-    over_parameters = transfer(rows, "parameters")
-    best = dict(zip(over_width.frame["width"], over_width.frame["lr"], strict=True))
-    drift = next(iter(over_width.drift.values()))
-    result: dict[str, Any] = {
-        "base_rate": float(best[scale.base.width]),
-        "drift": [drift.slope, drift.low, drift.high, drift.verdict],
-        "rates": {},
-        "losses": {},
-    }
-    for size in scale.large:
-        result["rates"][size.name] = float(over_width.target(width=size.width).lr)
-        if size.share == 1.0:
-            result["losses"][size.name] = _loss(over_parameters, size)
-    return result
-
-
-def _loss(study: o1.Transfer, size: Size) -> list[float] | str:
-    """Return forecast, low and high end; or the reason why there is none."""
-    try:
-        expected = study.forecast(width=size.parameters())
-    except InputError as error:
-        return str(error)
-    return [expected.loss, expected.low, expected.high]
-
-
-def transfer(rows: pandas.DataFrame, axis: str) -> o1.Transfer:
-    """Return the transfer study of tuned sizes, with `axis` in the place of the width."""
-    columns = ["lr", "seed", "rule", "loss", "diverged"]
-    chosen = cast(pandas.DataFrame, rows[columns])
-    return o1.Transfer.from_frame(chosen.assign(width=rows[axis]))
-
-
-# --- results --------------------------------------------------------------------------------------
-
-
-def report(records: Records, scale: Scale) -> None:
-    """Print the best loss by method and size, its forecast, and the compute of the method."""
-    frame = records.rows()
-    path = records.folder / FORECAST
-    forecasts = json.loads(path.read_text()) if path.exists() else {}
-    print("| method | size | trainings | best rate | loss | forecast | exaFLOP so far |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for method in ("full", "width", "standard"):
-        spent = 0.0
-        for size in (*scale.pilot, *scale.tuned, *scale.large):
-            is_row = (frame["method"] == method) & (frame["size"] == size.name)
-            rows = cast(pandas.DataFrame, frame[is_row])
-            if rows.empty:
-                continue
-            spent += sum(rows["flops"]) / 1e18
-            means = cast(pandas.Series, rows.groupby("lr")["loss"].mean())
-            expected = forecasts.get(method, {}).get("losses", {}).get(size.name)
-            print(
-                f"| {method} | {size.name} | {len(rows)} | {cast(float, means.idxmin()):.3g} |"
-                f" {means.min():.4f} | {_interval(expected)} | {spent:.3f} |"
-            )
-
-
-def _interval(expected: list[float] | str | None) -> str:
-    if expected is None or isinstance(expected, str) or not isfinite(expected[0]):
-        return "-"
-    return f"{expected[0]:.4f} [{expected[1]:.4f}, {expected[2]:.4f}]"
+def write_forecast(records: Records, scale: Scale) -> None:
+    """Write the forecasts of all tuned methods; those that were written before stay as they are."""
+    path = records.folder / forecasts.NAME
+    before = json.loads(path.read_text()) if path.exists() else {}
+    text = json.dumps({**forecasts.forecast(records.rows(), scale), **before}, indent=2) + "\n"
+    path.write_text(text)
+    print(text, end="")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the study of the command line."""
     parser = command_line(__doc__ or "", FOLDER)
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of data sets")
-    parser.add_argument("--forecast", action="store_true", help=f"write {FORECAST}")
+    parser.add_argument("--forecast", action="store_true", help=f"write {forecasts.NAME}")
+    parser.add_argument("--figure", type=Path, help="with --report: draw losses into this PNG")
+    parser.add_argument(
+        "--unproved", action="store_true", help="do not compare stacks with stand-alone trainings"
+    )
     options = parser.parse_args(arguments)
     scale = TINY if options.tiny else FULL
     records = Records(options.records)
     if options.report:
         report(records, scale)
+        print(device_time(records))
+        if options.figure is not None:
+            draw(records, scale, options.figure)
         return 0
     if options.forecast:
-        text = json.dumps(forecast(records.rows(), scale), indent=2) + "\n"
-        (options.records / FORECAST).write_text(text)
-        print(text, end="")
+        write_forecast(records, scale)
         return 0
-    setting = Setting(scale, options.device, options.data)
+    setting = Setting(scale, options.device, options.data, verify=not options.unproved)
     return 0 if run_command(all_pieces(setting, options.records), options) else 1
 
 

@@ -1,7 +1,6 @@
 """Every study runs at a tiny size on a CPU, resumes, and prints its tables."""
 
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ import pandas
 import pytest
 import torch
 
+import orderone as o1
 from studies.architectures import run as architectures
 from studies.batch_tokens import run as batch_tokens
 from studies.depth import run as depth
@@ -16,8 +16,9 @@ from studies.experts import run as experts
 from studies.ladder import run as ladder
 from studies.optimizers import run as optimizers
 from studies.pieces import Records
+from studies.rank import run as rank
 
-ALL = [architectures, batch_tokens, depth, experts, ladder, optimizers]
+ALL = [architectures, batch_tokens, depth, experts, ladder, optimizers, rank]
 
 
 def start(study, folder, *options):
@@ -44,63 +45,6 @@ def test_all_pieces(study, tmp_path, capsys):
     capsys.readouterr()
     assert start(study, tmp_path, "--report") == 0
     assert len(capsys.readouterr().out.splitlines()) > 3
-
-
-def test_ladder(tmp_path, capsys):
-    assert start(ladder, tmp_path, "--only", "tune-full") == 0
-    assert start(ladder, tmp_path, "--only", "tune-full-next") == 0  # its rates follow the base
-    frame = Records(tmp_path).read()
-    assert set(frame["size"]) == {"base", "next"}
-    assert set(frame["batch"]) == {2, 3}
-    (tmp_path / ladder.FORECAST).write_text(json.dumps({"width": {"rates": {"large": 1e-3}}}))
-    assert start(ladder, tmp_path, "--only", "run-width") == 0
-    capsys.readouterr()
-    assert start(ladder, tmp_path, "--report") == 0
-    lines = capsys.readouterr().out.splitlines()[2:]
-    assert [line.split(" | ")[1] for line in lines] == ["base", "next", "large"]
-
-
-def test_sizes_of_the_ladder_are_those_of_its_models():
-    setting = ladder.Setting(ladder.FULL, "meta", Path("data"))
-    for size in (*ladder.FULL.pilot, *ladder.FULL.tuned, *ladder.FULL.large):
-        with torch.device("meta"):
-            model = setting.build(size.width, size.layers)
-        assert size.parameters() == sum(tensor.numel() for tensor in model.parameters())
-        assert ladder.FULL.held_out % size.batch == 0
-        assert ladder.FULL.tokens(size) <= 4 * 214_845_356  # no text is used more than four times
-
-
-def test_the_forecast_of_the_ladder_finds_a_known_law(tmp_path):
-    """Synthetic losses: the optimum stays, and the loss is a power of the parameters."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for size in ladder.FULL.tuned:
-        for lr, seed in itertools.product(2.0 ** np.arange(-11, -4), range(3)):
-            loss = true_loss(size) + 0.02 * (np.log2(lr) + 8) ** 2 + 0.002 * rng.standard_normal()
-            rows.append((size.name, size.width, size.parameters(), lr, seed, loss))
-    columns = ["size", "width", "parameters", "lr", "seed", "loss"]
-    frame = pandas.DataFrame(rows, columns=pandas.Index(columns))
-    frame = frame.assign(method="full", rule="mup", diverged=False)
-    forecast = ladder.forecast(frame, ladder.FULL)
-    for size in ladder.FULL.large:
-        assert np.log2(forecast["full"]["rates"][size.name]) == pytest.approx(-8, abs=0.1)
-    _, low, high = forecast["full"]["losses"]["37.6M"]
-    assert low < true_loss(ladder.FULL.large[1]) < high
-    assert high - low < 0.3
-    assert "84M" not in forecast["full"]["losses"]
-    (tmp_path / ladder.FORECAST).write_text(json.dumps(forecast))
-    pieces = ladder.all_pieces(ladder.Setting(ladder.FULL, "cpu", tmp_path), tmp_path)
-    assert {p.name for p in pieces if p.name.endswith("84M")} == {"run-full-84M"}
-    assert {p.labels["method"] for p in pieces if "37.6M" in p.name} == {"full", "width"}
-
-
-def true_loss(size):
-    return 0.6 + 8.0 * size.parameters() ** -0.2
-
-
-def test_no_large_model_is_trained_before_the_forecast(tmp_path):
-    setting = ladder.Setting(ladder.FULL, "cpu", tmp_path)
-    assert all(p.name.startswith("tune-") for p in ladder.all_pieces(setting, tmp_path))
 
 
 def test_depth(tmp_path, capsys):
@@ -147,3 +91,24 @@ def test_experts(tmp_path, capsys):
     capsys.readouterr()
     assert start(experts, tmp_path, "--report") == 0
     assert "| none | 4, 8 |" in capsys.readouterr().out
+
+
+def test_rank(tmp_path, capsys):
+    assert start(rank, tmp_path, "--only", "base,mup") == 0
+    capsys.readouterr()
+    assert start(rank, tmp_path, "--report") == 0
+    assert "| mup | 2, 4 |" in capsys.readouterr().out
+
+
+def test_only_the_adapters_are_trained_and_the_rule_divides_the_rate_of_b_by_the_rank():
+    setting = rank.Setting(rank.TINY, "cpu", Path("data"), Path("unused"))
+    small, large = (rank.with_adapters(setting.plain(32), r) for r in (2, 16))
+    batch = {"input_ids": torch.zeros(1, 8, dtype=torch.long)}
+    plan = o1.plan(large, base=small, lr=1.0, inputs=batch)
+    adapters = [row for row in plan.rows if row.name.endswith((".A.weight", ".B.weight"))]
+    trained = {row.name: row.lr for row in adapters}
+    assert len(trained) == 2 * len(rank.PARTS)
+    assert {name for name, p in large.named_parameters() if p.requires_grad} == set(trained)
+    assert {rate for name, rate in trained.items() if name.endswith("A.weight")} == {1.0}
+    rates = [rate for name, rate in trained.items() if name.endswith("B.weight")]
+    assert rates == pytest.approx([2 / 16] * len(rank.PARTS))
