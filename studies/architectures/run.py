@@ -177,6 +177,7 @@ class Setting:
     scale: Scale
     device: str
     images: Path | None = None  # None: scikit-learn's digits
+    verify: bool = True  # whether stacks are compared with stand-alone trainings
 
     def text(self, length: int | None = None) -> Any:
         """Return the task of the next byte, with the same number of bytes for every length."""
@@ -277,6 +278,7 @@ def _pieces(row: Architecture, setting: Setting, rule: str) -> list[Piece]:
         "clip": 1.0,
         "precision": "bfloat16" if setting.device.startswith("cuda") else "float32",
         "compile": False,  # compiling takes longer than these short pieces
+        "verify": setting.verify,
     }
     pieces: list[Piece] = []
     for place, width in enumerate(scale.widths):
@@ -347,6 +349,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--images", type=Path, help="file of --pack; otherwise digits")
     parser.add_argument("--pack", nargs=2, metavar=("FOLDER", "FILE"))
     parser.add_argument("--figure", type=Path, help="with --report: draw the drifts into this PNG")
+    parser.add_argument(
+        "--unproved", action="store_true", help="do not compare stacks with stand-alone trainings"
+    )
     options = parser.parse_args(arguments)
     if options.pack:
         pack(*options.pack)
@@ -358,7 +363,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.figure is not None:
             draw(records, options.figure)
         return 0
-    setting = Setting(TINY if options.tiny else FULL, options.device, options.images)
+    scale = TINY if options.tiny else FULL
+    setting = Setting(scale, options.device, options.images, verify=not options.unproved)
     return 0 if run_command(all_pieces(setting), options) else 1
 
 

@@ -37,7 +37,7 @@ def test_the_rates_follow_the_multiplier(gamma, random):
 
 
 def test_a_base_on_the_meta_device_keeps_changes_that_its_configuration_does_not_have():
-    """A base that is rebuilt from its configuration would lose its new readout."""
+    """A base that is rebuilt from its configuration would have 32 neurons instead of 40."""
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         vocab_size=16,
@@ -47,15 +47,19 @@ def test_a_base_on_the_meta_device_keeps_changes_that_its_configuration_does_not
         num_attention_heads=2,
     )
 
-    def changed(outputs: int, device: str) -> nn.Module:
+    def changed(neurons: int, device: str) -> nn.Module:
         with torch.device(device):
             model = transformers.LlamaForCausalLM(config)
-            model.lm_head = nn.Linear(16, outputs, bias=False)
-        nn.init.normal_(model.lm_head.weight, std=config.initializer_range)
+            mlp = model.model.layers[0].mlp
+            mlp.gate_proj = nn.Linear(16, neurons, bias=False)
+            mlp.up_proj = nn.Linear(16, neurons, bias=False)
+            mlp.down_proj = nn.Linear(neurons, 16, bias=False)
+        for matrix in mlp.parameters():
+            nn.init.normal_(matrix, std=config.initializer_range)
         return model
 
-    row = o1.plan(changed(80, "cpu"), base=changed(40, "meta"), lr=1.0)["lm_head.weight"]
-    assert (row.growth.fan_in, row.growth.fan_out) == (1, 2)
+    plan = o1.plan(changed(80, "cpu"), base=changed(40, "meta"), lr=1.0)
+    assert plan["model.layers.0.mlp.down_proj.weight"].growth.fan_in == 2
 
 
 def test_a_composition_has_the_rule():

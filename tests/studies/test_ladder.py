@@ -191,7 +191,7 @@ def test_tiny(tmp_path, capsys):
     assert set(frame["size"]) == {"base", "next"}
     written = {"full": {"rates": {"compared": 1e-3, "largest": 1e-3}}}
     (tmp_path / forecasts.NAME).write_text(json.dumps(written))
-    assert start(tmp_path, "--only", "run-full-largest,run-width,curves-full-base") == 0
+    assert start(tmp_path, "--only", "run-full-largest,curves-full-base") == 0
     capsys.readouterr()
     figure = tmp_path / "ladder.png"
     assert start(tmp_path, "--report", "--figure", str(figure)) == 0
