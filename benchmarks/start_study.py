@@ -18,8 +18,8 @@ only what is missing, and stops before a piece that would not end in time.
     --images FILE           images and labels of `--pack`; without it, scikit-learn's digits
     --pack FOLDER FILE      writes 12,000 images of CIFAR-10 from FOLDER as one file of 37 MB
     --known CSV             leaves out what these records have, and writes them with the new ones
-    --unproved              does not compare stacks with stand-alone trainings: T5 in bfloat16 rounds
-                            so coarsely that the comparison fails (benchmarks/t5_rounding.py)
+    --unproved              does not compare stacks with stand-alone trainings: T5 in bfloat16
+                            rounds so coarsely that the comparison fails (t5_rounding.py)
     --report CSV            prints the tables of the records
     --tiny                  tests the script on a CPU
 """
