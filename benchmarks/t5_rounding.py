@@ -48,7 +48,8 @@ def t5(seed: int) -> nn.Module:
         feed_forward_proj="gated-gelu",
         use_cache=False,
     )
-    return transformers.T5ForConditionalGeneration(config).to(DEVICE)
+    with torch.device(DEVICE):
+        return transformers.T5ForConditionalGeneration(config)
 
 
 def loss_of(model: nn.Module, parameters: Gradients, batch: Tensor, half: bool) -> Tensor:
