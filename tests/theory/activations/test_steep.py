@@ -3,6 +3,8 @@
 Two oracles: the closed form for erf, and an integral in 25 digits over the stretched variable.
 """
 
+import time
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -82,3 +84,86 @@ def test_a_kink_inside_a_steep_slope_is_no_jump(steepness):
 )
 def test_jumps_are_infinitely_steep(jump):
     assert activations.get(jump).derivative_moment(1.0) == np.inf
+
+
+@pytest.mark.parametrize("place", [0.0, -0.862424, 2.14968])
+@pytest.mark.parametrize("steepness", [1e3, 2.97e7, 6.93e9, 1.97e12])
+def test_a_steep_softplus_is_a_relu(steepness, place):
+    """The exponential tail of a steep softplus was taken for a pole: q* was infinite."""
+    phi = activations.get(lambda x: np.logaddexp(0, steepness * (x - place)) / steepness)
+    relu = activations.get(lambda x: np.maximum(x - place, 0))
+    for q in (0.3, 1.3):
+        exact = relu.second_moment(q)
+        assert phi.second_moment(q) == pytest.approx(exact, rel=2 / steepness, abs=1e-12 * exact)
+
+
+@pytest.mark.parametrize("place", [0.0, 1.2, -0.517])
+@pytest.mark.parametrize("steepness", [3e2, 2.7e7, 3e9, 3.5e12])
+def test_steep_ramps(steepness, place):
+    """The kinks of a very steep ramp were taken for one: chi_1 was 0."""
+    phi = activations.get(lambda x: np.clip(steepness * (x - place), -1, 1))
+    exact = 2 * steepness * np.exp(-(place**2) / 2) / np.sqrt(2 * np.pi)
+    if steepness < 1e8:
+        assert phi.derivative_moment(1.0) == pytest.approx(exact, rel=1e-4)
+    else:
+        with pytest.raises(ValueError, match="varies too fast at x"):
+            phi.derivative_moment(1.0)
+
+
+@pytest.mark.parametrize("place", [0.73, -1.3])
+@pytest.mark.parametrize("shape", [np.tanh, np.arctan, erf, lambda t: t / (1 + np.abs(t))])
+def test_slopes_of_few_doubles_are_refused(shape, place):
+    """Such a slope was infinite; its neighbours below 1e9 are resolved."""
+    phi = activations.get(lambda x: shape(5e12 * (x - place)))
+    with pytest.raises(ValueError, match="varies too fast at x"):
+        phi.derivative_moment(1.0)
+
+
+@pytest.mark.parametrize("frequency", [3.0, 10.0, 30.0])
+def test_many_corners(frequency):
+    """E sin^2 = 1/2 up to exp(-2 w^2); a corner beside its double was taken for a pole."""
+    phi = activations.get(lambda x: np.abs(np.sin(frequency * x)))
+    q = np.array([0.5, 1.3])
+    rest = np.exp(-2 * frequency**2 * q)
+    assert phi.second_moment(q) == pytest.approx((1 - rest) / 2, rel=1e-12)
+    assert phi.derivative_moment(q) == pytest.approx(frequency**2 * (1 + rest) / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("function", "height"),
+    [
+        (lambda x: np.sign(np.sin(20 * x)), 1.0),
+        (lambda x: np.floor(7 * x) / 7, None),
+    ],
+)
+def test_far_jumps_are_not_singular(function, height):
+    """Each jump was also a singular point: the fixed point took minutes."""
+    start = time.process_time()
+    network = theory.MeanField(function, 1.5, 0.05)
+    assert network.chi1 == np.inf
+    if height is not None:
+        assert network.q_star == pytest.approx(1.55, rel=1e-12)
+    assert time.process_time() - start < 5  # 0.2 s
+
+
+def test_a_jump_beside_a_weak_singularity_is_infinitely_steep():
+    phi = activations.get(lambda x: np.sign(x) + np.abs(x) ** 0.8)
+    assert phi.derivative_moment(1.0) == np.inf
+
+
+@pytest.mark.parametrize(("width", "place"), [(1 / 380, -1.22108), (1 / 800, 0.3), (1 / 60, 3.7)])
+def test_narrow_bumps_are_found(width, place):
+    """Beside a bump its tail has no digits, and far from it f is zero."""
+    phi = activations.get(lambda x: np.exp(-(((x - place) / width) ** 2)))
+    spread = 1 + width**2 / 4
+    moment = width / 2 / np.sqrt(spread) * np.exp(-(place**2) / 2 / spread)
+    assert phi.second_moment(1.0) == pytest.approx(moment, rel=1e-9)
+
+
+def test_hundreds_of_jumps_in_a_pair_are_refused():
+    """The plane of pairs would be cut into 3e9 points: minutes for one average."""
+    start = time.process_time()
+    network = theory.MeanField(lambda x: np.round(127 * np.tanh(x)) / 127, 1.5, 0.05)
+    with pytest.raises(ValueError, match="fewer kinks and jumps"):
+        print(network.c_star)
+    assert time.process_time() - start < 5

@@ -18,7 +18,7 @@ from orderone.theory.activations.numeric import Numeric
 from orderone.theory.activations.numeric_pairs import Pairs
 from orderone.theory.gaussian.average import average
 from orderone.theory.gaussian.functions import Square, Values
-from orderone.theory.gaussian.panels import REACH
+from orderone.theory.gaussian.panels import REACH, density
 from orderone.theory.gaussian.piecewise import Piecewise, resolve
 from orderone.theory.gaussian.readable import Vectorised, readable
 from orderone.theory.gaussian.singular import NEAREST, Blunt, Tip, ends, point_masses, tips
@@ -26,6 +26,7 @@ from orderone.theory.gaussian.singular import NEAREST, Blunt, Tip, ends, point_m
 SHORTEST = 1e-50  # replaces smaller variances: a tip must be narrow in comparison
 SLOPES_FROM = 2.0**-40  # half width of the tip of a slope at zero; closer, it is rounding
 UNRESOLVED = 513  # panels for functions that cannot be resolved
+UNCERTAIN = 1e-5  # largest part of an average that may come from where f is not resolved
 IN_THE_PLANE = 0.01 * 4.0 ** -np.arange(12)  # panels beside a singular line
 
 
@@ -101,13 +102,31 @@ class FromCallable(Numeric):
             result[~exact] = self.average(f, flat[~exact])  # first: it may be refused
             result[exact] = self.average(f, flat[exact])
             return result.reshape(np.shape(q))
-        if pieces is None or not pieces.singular:
+        if pieces is None:
             return super().average(f, q)
         singular_tips = self._singular_tips(f, pieces)
-        points = np.concatenate([self.cuts(high), ends(singular_tips)])
-        smooth = average(Blunt(f, singular_tips), flat, None, points)
-        total = smooth + point_masses(singular_tips, np.sqrt(flat))
+        if singular_tips:
+            points = np.concatenate([self.cuts(high), ends(singular_tips)])
+            smooth = average(Blunt(f, singular_tips), flat, None, points)
+            total = smooth + point_masses(singular_tips, np.sqrt(flat))
+        else:
+            total = super().average(f, flat)
+        for at, error in _unresolved(f, pieces, singular_tips).items():
+            self._check_part(at, error, flat, total)
         return total.reshape(np.shape(q))
+
+    def _check_part(self, at: float, error: float, q: np.ndarray, total: np.ndarray) -> None:
+        """Raise if a part of the function that is not resolved matters for the average."""
+        root = np.sqrt(q)
+        if np.all(error * density(at / root) / root <= UNCERTAIN * np.abs(total)):
+            return
+        raise InputError(
+            f"activation: expected a function that can be resolved in double precision, but"
+            f" {self.name} varies too fast at x = {at:.9g}; pass its derivative as well, or use a"
+            " function that is less steep",
+            "unresolved-function",
+            argument="activation",
+        )
 
     def cuts(self, q: float) -> np.ndarray:
         pieces = self._resolved(q)
@@ -138,8 +157,7 @@ class FromCallable(Numeric):
     def _singular_tips(self, f: Values, pieces: Piecewise | None) -> tuple[Tip, ...]:
         if pieces is None:
             return ()
-        root = f.f if isinstance(f, Square) else f
-        nearest = SLOPES_FROM if isinstance(root, Slope) else NEAREST
+        nearest = SLOPES_FROM if _is_slope(f) else NEAREST
         return _tips(f, pieces.singular, nearest)
 
     def _resolved(self, q: float) -> Piecewise | None:
@@ -151,6 +169,26 @@ class FromCallable(Numeric):
 @dataclass(frozen=True)
 class FromCallableWithJumps(FromCallable, Jumping):
     """Activation from a user's function, with point masses in its slope."""
+
+
+def _is_slope(f: Values) -> bool:
+    """Return whether f is a numerical slope, or its square."""
+    root = f.f if isinstance(f, Square) else f
+    return isinstance(root, Slope)
+
+
+def _unresolved(f: Values, pieces: Piecewise, singular_tips: tuple[Tip, ...]) -> dict[float, float]:
+    """Return points at which f is not resolved, and the error of the integral of f there."""
+    errors: dict[float, float] = {}
+    if isinstance(f, Square) and _is_slope(f):
+        errors.update(pieces.steep_kinks())
+    for tip in singular_tips:
+        if tip.is_power:
+            errors.pop(tip.at, None)  # its error is small: the power is extrapolated
+        else:
+            slope_error = abs(tip.mass) if _is_slope(f) else 0.0
+            errors[tip.at] = errors.get(tip.at, 0.0) + tip.error + slope_error
+    return errors
 
 
 @lru_cache(maxsize=256)

@@ -15,10 +15,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from orderone.core.errors import InputError
 from orderone.theory.gaussian.panels import REACH, cut_line
 
 ORDER = 12
 MOST_NODES = 2**21  # nodes in memory at once
+MOST_IN_ALL = 2**25  # nodes of one average: about a second
 
 Integrand: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -56,6 +58,7 @@ def plane_average(
     v, v_weights = cut_line(_crossings(cuts, sign, B, root1, root2), order, reach)
     v = v[v_weights > negligible]
     v_weights = v_weights[v_weights > negligible]
+    _check_cost(len(v) * order * (2 * len(points) + 2), len(points))
     total = 0.0
     step = max(1, MOST_NODES // (order * (2 * len(points) + 16)))
     for i in range(0, len(v), step):
@@ -67,6 +70,18 @@ def plane_average(
         y = sign * root2 * (A * u - shift)
         total += (f(x, y) * u_weights).sum(-1) @ v_weights[i : i + step]
     return float(total)
+
+
+def _check_cost(nodes: int, points: int) -> None:
+    """Raise if the plane has too many pieces for an answer within seconds."""
+    if nodes > MOST_IN_ALL:
+        raise InputError(
+            f"activation: expected a function with fewer kinks and jumps, got {points} pieces:"
+            " averages over pairs of signals would need the plane cut into"
+            f" {nodes:.1e} points (at most {MOST_IN_ALL:.1e}); use a smooth function in its place",
+            "unresolved-function",
+            argument="activation",
+        )
 
 
 def _crossings(cuts: Cuts, sign: int, B: float, root1: float, root2: float) -> np.ndarray:

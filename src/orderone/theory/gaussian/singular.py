@@ -7,7 +7,9 @@ r = 4^-(1 + p), whose sum is known:
     integral from k to k + h = P r / (1 - r)
     P                        = integral from k + h to k + 4 h
 
-If r >= 1, there is no integral. The density of a Gaussian does not change over so small a distance
+If r >= 1 and (x - k) f(x) does not vanish towards k, there is no integral. If f is no power there,
+because it oscillates or because it is steep but bounded, r differs from panel to panel; then more
+panels are summed instead. The density of a Gaussian does not change over so small a distance
 h. The integral within it, the "tip" of f, is therefore a point mass, the same for all variances.
 The rest of the line is integrated without that part.
 """
@@ -28,6 +30,10 @@ RELATIVE = 2.0**-26  # relative half width at other points, where x - k has half
 FINER = 2.0**-40  # the same for f with a weak singularity
 WEAK = 0.4  # below this ratio f grows like a logarithm, and few digits of its tip are enough
 DIVERGES = 0.985  # above this ratio f grows as fast as x^-1 or faster
+POWER = 0.1  # largest difference of the ratios of a power, or of a power times a logarithm
+CLOSEST = 64  # doubles between a singular point and the closest argument of f
+CLOSER = 2.0**-20  # the same distance at zero, relative to the width of the tip
+AROUND = np.linspace(1.0, 2.0, 8)  # distances at which the size of f is taken
 
 
 class Tip(NamedTuple):
@@ -37,6 +43,7 @@ class Tip(NamedTuple):
     width: float  # half of its width
     mass: float  # inf if there is no integral
     error: float
+    is_power: bool = True  # whether f behaves like a power of the distance on both sides
 
 
 @dataclass(frozen=True)
@@ -47,10 +54,10 @@ class Blunt:
     tips: tuple[Tip, ...]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        values = self.f(x)
-        for tip in self.tips:
-            values = np.where(np.abs(x - tip.at) < tip.width, 0.0, values)
-        return values
+        at = np.array([tip.at for tip in self.tips])
+        width = np.array([tip.width for tip in self.tips])
+        nearest = np.searchsorted((at[1:] + at[:-1]) / 2, x)
+        return np.where(np.abs(x - at[nearest]) < width[nearest], 0.0, self.f(x))
 
 
 def tips(f: Values, points: tuple[float, ...], nearest: float = NEAREST) -> tuple[Tip, ...]:
@@ -91,7 +98,7 @@ def _tip(f: Values, at: float, nearest: float) -> Tip:
         mass = left.mass + right.mass
         if not np.isfinite(mass):
             mass = np.inf
-        return Tip(at, width, mass, left.error + right.error)
+        return Tip(at, width, mass, left.error + right.error, left.is_power and right.is_power)
 
 
 class _Side(NamedTuple):
@@ -100,6 +107,7 @@ class _Side(NamedTuple):
     mass: float  # the integral from the singular point to the end of the tip
     error: float
     ratio: float  # of the integrals over neighbouring panels
+    is_power: bool = True
 
 
 def _side(f: Values, at: float, width: float) -> _Side:
@@ -107,12 +115,41 @@ def _side(f: Values, at: float, width: float) -> _Side:
     x, weights = segments(at + width * SHRINK ** np.arange(4.0), ORDER)
     inner, middle, outer = (f(x) * np.abs(weights)).reshape(3, -1).sum(-1)
     if inner == 0:
-        return _Side(0.0, 0.0, 0.0)
+        return _Side(0.0, 0.0, 0.0, is_power=False)
     ratio = inner / middle
     before = middle / outer
-    if not ratio < DIVERGES:
+    if not ratio < DIVERGES and _grows(f, at, width):
         return _Side(np.inf, np.inf, ratio)
+    if not abs(ratio - before) <= POWER * abs(ratio) or not ratio < DIVERGES:
+        return _summed(f, at, width)
     noise = abs(ratio - before) + np.finfo(float).eps * abs(at / width)
     mass = inner * ratio / (1 - ratio)
     error = 4 * abs(inner) * noise / (1 - ratio) ** 2
     return _Side(mass, error, ratio)
+
+
+def _closest(at: float, width: float) -> float:
+    """Return the smallest distance from `at` at which f is taken, with the sign of `width`."""
+    distance = CLOSEST * np.spacing(abs(at)) if at else CLOSER * abs(width)
+    return float(np.copysign(distance, width))
+
+
+def _grows(f: Values, at: float, width: float) -> bool:
+    """Return whether (x - at) f(x) does not vanish towards the point, from any distance."""
+    closest = _closest(at, width)
+    distances = np.append(closest * 2.0 ** np.arange(7), width)
+    sizes = np.abs(f(at + distances[:, None] * AROUND)).max(axis=1) * np.abs(distances)
+    return not (sizes[0] < 0.75 * sizes[1] or sizes[0] < sizes.max() / 2)
+
+
+def _summed(f: Values, at: float, width: float) -> _Side:
+    """Integrate f that is no power over panels that shrink as far as doubles allow."""
+    closest = _closest(at, width)
+    panels = int(np.log(width / closest) / np.log(SHRINK))
+    ends = at + width * SHRINK ** -np.arange(panels + 1.0)
+    totals = []
+    for order in (ORDER, ORDER // 2):
+        x, weights = segments(ends, order)
+        totals.append(float((f(x) * np.abs(weights)).sum()))
+    last = abs(ends[-1] - at) * float(np.abs(f(at + closest * AROUND)).max())
+    return _Side(totals[0], abs(totals[0] - totals[1]) + last, 0.0, is_power=False)
