@@ -107,7 +107,7 @@ def test_rank_and_width_grow_by_different_ratios():
 def test_what_cannot_be_scaled_is_refused_by_name():
     with refuses("adapter-not-read", argument="rank_rule"):
         o1.plan(_of_modules(8), base=_of_modules(4), lr=1.0)
-    with refuses("ambiguous-role"):
+    with refuses("adapter-not-read", argument="rank_rule"):
         o1.plan(adapted_mlp(8), base=adapted_mlp(4), lr=1.0)
     small = adapted_mlp(4)
     nn.init.normal_(small[2].right)  # pyright: ignore[reportArgumentType]

@@ -125,10 +125,12 @@ PLAN = {
         " been trained. Build a new base with the same code."
     ),
     "adapter-not-read": (
-        "Base and model have adapters (LoRA) of different rank. Their learning rates depend on the"
-        " multiplier of the adapter (alpha / r, alpha / sqrt(r)), which is read from a forward pass"
-        " of both models, and it was not. Pass an example batch as inputs=, with base and model on"
-        " one device. rank_rule=None leaves the rank out: adapters have the settings of the base."
+        "Base and model have adapters of different size. The learning rates of LoRA depend on the"
+        " multiplier of the adapter (alpha / r, alpha / sqrt(r)), those of other adapters on what a"
+        " step of each tensor does to the output. Both are measured in forward passes of base and"
+        " model, and they were not; the message says why. Pass an example batch as inputs=, with"
+        " base and model on one device, and let base and model differ in the size of adapters"
+        " only. rank_rule=None leaves it out: adapters have the settings of the base."
     ),
     "adapter-not-zero": (
         "Both matrices of an adapter start away from zero, as in PiSSA and OLoRA, or because it was"

@@ -1,23 +1,33 @@
-"""Adjustment of adapters (LoRA) whose rank differs between base and target.
+"""Adjustment of adapters whose rank differs between base and target.
 
-The rule is in `rules.axes.rank`; `roles.adapters` finds the pairs of matrices. The multiplier of
-the adapter (alpha / r, alpha / sqrt(r)) is read from the forward code of base and target.
+LoRA: the rule is in `rules.axes.rank`; `roles.adapters` finds the pairs of matrices. The multiplier
+of the adapter (alpha / r, alpha / sqrt(r)) is read from the forward code of base and target.
+
+Others: `roles.adapter_blocks` finds them, and `adapter_response` measures their factors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from math import prod
+from math import exp, log, prod
+from statistics import fmean
+
+from torch import nn
 
 from orderone.core.errors import InputError, without_code
 from orderone.core.roles import Role
+from orderone.planning.adapter_response import NotMeasured, Response, response_ratios
 from orderone.planning.adjustments import Draft, Drafts
+from orderone.planning.counterparts import stack_of
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.options import Request
+from orderone.planning.roles.adapter_blocks import AdapterBlock
 from orderone.planning.roles.adapters import AdapterPart
 from orderone.rules.axes import width_factors
 from orderone.rules.axes.rank import rank_factors
 from orderone.rules.factors import Factors, Growth
+
+MEASURED = 4  # blocks of a stack whose responses are averaged
 
 
 def adapters_of_other_rank(
@@ -133,3 +143,112 @@ def _has_zero_gain(drafts: Drafts, name: str, part: AdapterPart) -> bool:
         if sizes == tuple(part.rank) and draft.evidence.item.tensor.requires_grad:
             return not draft.base.rms
     return False
+
+
+# --- adapters that are not read -------------------------------------------------------------------
+
+
+def measured_adapters(
+    drafts: Drafts,
+    blocks: Sequence[AdapterBlock],
+    models: tuple[nn.Module, nn.Module | None],
+    facts: ForwardFacts,
+    request: Request,
+) -> Drafts:
+    """Scale the rates of adapters by the response of their outputs; rank_rule=None: not at all.
+
+    `models` are the target and the base. Tensors of equal layers have the same factors.
+    """
+    result = dict(drafts)
+    if not blocks:
+        return result
+    if request.rank_rule is None:
+        for block in blocks:
+            for name in block.tensors:
+                result[name] = drafts[name].because("tensor of an adapter, rank_rule=None")
+        return result
+    _check_blocks(blocks, facts, request)
+    power = _power(drafts, blocks)
+    model, base = models
+    assert base is not None  # otherwise there is no pair of traced models
+    assert facts.pair is not None
+    some = _some_of_each_stack(blocks)
+    try:
+        found = response_ratios(model, base, facts.pair.inputs, some, power)
+    except NotMeasured as error:
+        raise _not_read(blocks[0], str(error)) from error
+    except Exception as error:  # the block's forward code may raise anything
+        raise _not_read(blocks[0], f"{type(error).__name__}: {error}") from error
+    means = _by_stack(found)
+    for block in blocks:
+        for name in block.tensors:
+            result[name] = _with_response(drafts[name], means[stack_of(name)])
+    return result
+
+
+def _with_response(draft: Draft, response: Response) -> Draft:
+    factors = Factors(lr=1 / response.change, gradient=response.gradient)
+    shapes = f"{draft.evidence.base_shape} -> {draft.evidence.item.shape}"
+    reason = f"tensor of an adapter, {shapes}: rate by the measured response of its output"
+    return replace(draft, factors=factors, reasons=(reason,))
+
+
+def _some_of_each_stack(blocks: Sequence[AdapterBlock]) -> list[AdapterBlock]:
+    """Return the blocks to measure: a few of each stack of layers."""
+    stacks: dict[str, list[AdapterBlock]] = {}
+    for block in blocks:
+        stacks.setdefault(stack_of(block.name), []).append(block)
+    return [block for stack in stacks.values() for block in stack[:MEASURED]]
+
+
+def _check_blocks(blocks: Sequence[AdapterBlock], facts: ForwardFacts, request: Request) -> None:
+    """Raise an InputError if there is no rule for these adapters."""
+    shapes: dict[str, object] = {}
+    for block in blocks:
+        if request.rank_rule != "mup":
+            raise _not_read(block, f"the rule {request.rank_rule!r} is known for LoRA, B A x")
+        if facts.pair is None:
+            raise _not_read(block, without_code(facts.note))
+        if block.frozen_differs:
+            raise _not_read(block, "the frozen matrix beside it has another size, too")
+        if shapes.setdefault(stack_of(block.name), block.shapes) != block.shapes:
+            raise _not_read(block, "its tensors have other shapes in every layer")
+
+
+def _power(drafts: Drafts, blocks: Sequence[AdapterBlock]) -> int:
+    """Return the power of the response that an update follows: 1 for Adam, 2 for SGD."""
+    powers: set[int] = set()
+    for block in blocks:
+        for name in block.tensors:
+            law = drafts[name].update_law
+            if law.spectral or law.weight or law.gradient not in (0, 1):
+                why = f"no rule is known for {drafts[name].algorithm.label}; use adamw or sgd"
+                raise _not_read(block, why)
+            powers.add(1 + int(law.gradient))
+    if len(powers) > 1:
+        raise _not_read(blocks[0], "its tensors have optimizers of different kinds")
+    return powers.pop()
+
+
+def _by_stack(found: Mapping[str, Response]) -> dict[str, Response]:
+    """Return the geometric means over the layers of each stack."""
+    stacks: dict[str, list[Response]] = {}
+    for name, response in found.items():
+        stacks.setdefault(stack_of(name), []).append(response)
+    means: dict[str, Response] = {}
+    for stack, members in stacks.items():
+        change = exp(fmean(log(response.change) for response in members))
+        gradient = exp(fmean(log(response.gradient) for response in members))
+        means[stack] = Response(change, gradient)
+    return means
+
+
+def _not_read(block: AdapterBlock, why: str) -> InputError:
+    first = next(iter(block.tensors))
+    base, target = block.shapes[0]
+    message = (
+        f"rank: {first} belongs to an adapter of another size in the base ({base} -> {target}), and"
+        f" its factors could not be measured: {why}. Pass rank_rule=None, which leaves adapters"
+        " with the settings of the base, or build the base with an adapter of the same size"
+    )
+    return InputError(message, "adapter-not-read", argument="rank_rule")

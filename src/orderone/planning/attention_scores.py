@@ -134,7 +134,8 @@ def _score(
         note = f"the scale of {where} could not be read, and the plan does not compensate it"
         findings.append(with_code(note, "constant-not-read"))
         return None
-    if grown == 1 and abs(math.log(wide_scale / narrow_scale)) > NEGLIGIBLE:
+    differs = abs(math.log(wide_scale / narrow_scale)) > NEGLIGIBLE
+    if grown == 1 and differs and not _has_adapter(wide, pair):
         note = (
             f"{where} are scaled by {narrow_scale:.4g} and, in a wider instance with the same head"
             f" size, by {wide_scale:.4g}; let the model's scale depend on the head size only"
@@ -157,6 +158,18 @@ def _score(
         power=power_of_growth(narrow_scale, wide_scale, grown) or 0.0,
         separate=not packed and not _offset_gain(wide.queries, pair) and not _hidden(wide, large),
     )
+
+
+def _has_adapter(scores: Scores, pair: Pair) -> bool:
+    """Return whether queries or keys come from frozen and trained tensors.
+
+    A constant may then belong to the adapter alone, multiplied into its weights.
+    """
+    parameters = dict(pair.large.named_parameters())
+    for names in (scores.queries, scores.keys):
+        if len({parameters[name].requires_grad for name in names}) == 2:
+            return True
+    return False
 
 
 def _common_scale(scores: Scores, traced: Trace) -> float | None:

@@ -33,7 +33,11 @@ from orderone.core.roles import Role
 from orderone.observe.inventory import Item, inventory, shapes_of
 from orderone.optimizers.table import Algorithm, Eps, record_for
 from orderone.planning import adjustments, own_depth
-from orderone.planning.adapter_factors import adapters_of_other_rank, factors_in_width
+from orderone.planning.adapter_factors import (
+    adapters_of_other_rank,
+    factors_in_width,
+    measured_adapters,
+)
 from orderone.planning.adjustments import Draft, DraftBlock
 from orderone.planning.apply import sizes_now
 from orderone.planning.base import Base, Initial, is_configuration, measure, sizes_of
@@ -46,6 +50,7 @@ from orderone.planning.options import Request
 from orderone.planning.origins import Origin
 from orderone.planning.plan import Block, Multiplier, Plan, Row, in_groups
 from orderone.planning.repetition_factors import Repetition, repeated_keys, repetitions
+from orderone.planning.roles.adapter_blocks import AdapterBlock, adapter_blocks
 from orderone.planning.roles.adapters import AdapterPart, adapter_parts
 from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
 from orderone.planning.roles.experts import ExpertPart, Size, expert_parts, lists_of_experts
@@ -144,7 +149,10 @@ class _Comparison:
         repeated = repeated_keys(start.drafts, self.repetitions, request)
         normed = adjustments.weight_norm(repeated, self.model)
         adapted = adapters_of_other_rank(normed, self.adapters, facts, request)
-        compensated = adjustments.forward_constants(adapted, facts, without=self.adapters)
+        models = (self.model, self.base.module)
+        adapted = measured_adapters(adapted, self.adapter_blocks, models, facts, request)
+        own = {**self.adapters, **dict.fromkeys(self._measured)}
+        compensated = adjustments.forward_constants(adapted, facts, without=own)
         mixtures = mixtures_of_experts(compensated, facts, request.expert_rule)
         in_depth = self._in_depth(mixtures.drafts)
         scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
@@ -210,6 +218,16 @@ class _Comparison:
 
     @cached_property
     def tensors(self) -> list[Evidence]:
+        """All tensors. Those of adapters that are not read have no role."""
+        tensors: list[Evidence] = []
+        for evidence in self._all_tensors:
+            if evidence.name in self._measured:
+                evidence = replace(evidence, override=Role.FIXED)
+            tensors.append(evidence)
+        return tensors
+
+    @cached_property
+    def _all_tensors(self) -> list[Evidence]:
         return self._evidence(self.counterparts)
 
     def _evidence(self, counterparts: Mapping[str, Counterpart]) -> list[Evidence]:
@@ -258,12 +276,27 @@ class _Comparison:
 
     @cached_property
     def widths(self) -> Widths:
-        return Widths(self.tensors)
+        return Widths(e for e in self.tensors if e.name not in self._measured)
 
     @cached_property
     def adapters(self) -> dict[str, AdapterPart]:
-        """Matrices of adapters, by name."""
-        return adapter_parts(self.tensors)
+        """Matrices of LoRA, by name."""
+        parts = adapter_parts(self._all_tensors)
+        return {name: part for name, part in parts.items() if name not in self._measured}
+
+    @cached_property
+    def adapter_blocks(self) -> list[AdapterBlock]:
+        """Blocks with adapters other than LoRA whose sizes differ from those of the base."""
+        if self.base.module is None:
+            return []
+        names = {name: counterpart.name for name, counterpart in self.counterparts.items()}
+        lora = adapter_parts(self._all_tensors)
+        return adapter_blocks(self._all_tensors, lora, names, self.model, self.base.module)
+
+    @cached_property
+    def _measured(self) -> set[str]:
+        """Names of the tensors of these blocks."""
+        return {name for block in self.adapter_blocks for name in block.tensors}
 
     @cached_property
     def repetitions(self) -> dict[str, Repetition]:
@@ -613,7 +646,7 @@ class _Comparison:
         """Ranks of adapters that are nothing else: no other tensor has this size."""
         others: set[Size] = set()
         for evidence in self.tensors:
-            if evidence.name not in self.adapters:
+            if evidence.name not in self.adapters and evidence.name not in self._measured:
                 others.update(evidence.sizes)
         return self.ranks - others
 
@@ -629,7 +662,9 @@ class _Comparison:
 
     @property
     def ranks(self) -> set[Size]:
-        return {part.rank for part in self.adapters.values()}
+        """Ranks of LoRA, and sizes of other adapters."""
+        ranks = {part.rank for part in self.adapters.values()}
+        return ranks.union(*(block.sizes for block in self.adapter_blocks))
 
     @property
     def expert_counts(self) -> set[Size]:

@@ -1,0 +1,261 @@
+"""Rates of adapters whose code is not read, from what a step of each tensor does to their output.
+
+    y = f(x; theta_1, theta_2, ...)        one block with a frozen matrix and trained tensors
+
+A token x with a gradient g of its output moves theta_j by lr sign(g dy/dtheta_j) (Adam, sign
+updates) or lr g dy/dtheta_j (SGD), and y by the *response* R_j times lr: the root mean square of
+its change. Gradients align updates with the token that made them, so a response has the coherent
+sums that muP is about. muP asks that changes are of the same order at every size, with initial
+values as the code of the adapter draws them:
+
+    lr of theta_j    x R_j of the base / R_j of the target
+
+An adapter starts without effect, so one of its tensors starts at zero, and others have no response
+then. So tensors that start at zero have first made one such step, whose size follows their rate.
+The responses depend on these rates, and both are solved for one tensor after the other.
+
+Some results for Adam, with r the rank and m the number of outputs:
+
+    LoRA    s B A x, B = 0: A 1, B 1 / (r s), as `rules.axes.rank` derives and a trace reads
+    HiRA    W * (B A), B = 0: A 1, B 1 / r
+    OFT     rotations of blocks of size b: about 1 / (b - 1)
+    VeRA    lambda_b B lambda_d A x with random B of size r^-1/2 and A: 1 for both while r is small
+            beside m. All outputs share lambda_d, which aligns with one direction of m, so that r
+            terms of size r^-1/2 add up to (1 + r / m)^1/2
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from orderone.observe.inventory import modules_by_name, tensors_of
+from orderone.observe.trace import call_with, undisturbed
+from orderone.planning.options import ExampleBatch
+from orderone.planning.roles.adapter_blocks import AdapterBlock
+from orderone.torch_compat import tree_map
+
+STEP = 1e-3  # size of the steps that are tried
+TOKENS = 32  # tokens that responses are averaged over
+SWEEPS = 2  # rounds over the tensors of a block
+CHANGED = 1.5  # larger ratios of outputs at the start: the adapter does not start at zero
+
+Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+# gradients of all tensors at the start, by seed of the inputs and row of the output
+Gradients: TypeAlias = dict[tuple[int, int], list[Tensor]]
+
+
+class NotMeasured(Exception):  # noqa: N818
+    """The response of a block could not be measured; the message says why."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """Two sizes of one tensor: for a block, or as factors, target over base."""
+
+    change: float  # of the output, for a step of size 1
+    gradient: float
+
+    def over(self, base: "Response") -> "Response":
+        """Return the ratios of both sizes."""
+        return Response(self.change / base.change, self.gradient / base.gradient)
+
+
+def response_ratios(
+    model: nn.Module,
+    base: nn.Module,
+    inputs: ExampleBatch,
+    blocks: Sequence[AdapterBlock],
+    power: int,
+) -> dict[str, Response]:
+    """Return the responses of all tensors of the blocks, target over base, by name in the target.
+
+    `power` is 1 for optimizers that normalize (Adam), 2 for SGD.
+    """
+    found: dict[str, Response] = {}
+    calls = _calls(base, inputs, [block.base_name for block in blocks])
+    with undisturbed(base), undisturbed(model), torch.no_grad():
+        for block in blocks:
+            if block.base_name not in calls:
+                raise NotMeasured(f"the example batch does not reach {block.name}")
+            call = calls[block.base_name]
+            small = _Side(base, block.base_name, list(block.tensors.values()), call, power)
+            large = _Side(model, block.name, list(block.tensors), call, power)
+            found.update(_compare(block, small, large))
+    return found
+
+
+class _Side:
+    """One block of base or target, with its trained tensors."""
+
+    def __init__(self, model: nn.Module, name: str, tensors: Sequence[str], call: Call, power: int):
+        every = tensors_of(model)
+        self.block = modules_by_name(model)[name]
+        self.tensors = [every[tensor] for tensor in tensors]
+        self.zeros = [i for i, tensor in enumerate(self.tensors) if not bool(tensor.any())]
+        self.call = call
+        self.power = power
+
+    def output(self, seed: int) -> Tensor:
+        """Return the outputs for random inputs, one token in each row."""
+        args, kwargs = tree_map(lambda value: _random(value, seed), self.call)
+        output = first_tensor(self.block(*args, **kwargs))
+        return output.reshape(-1, output.shape[-1])
+
+    def gradients(self, seed: int, row: int) -> list[Tensor]:
+        """Return the gradients of all tensors, for a random gradient of the output of one token."""
+        with torch.enable_grad():
+            output = self.output(seed)[row]
+            cotangent = _random_like(output, seed + row)
+            gradients = torch.autograd.grad(output, self.tensors, cotangent, allow_unused=True)
+        pairs = zip(gradients, self.tensors, strict=True)
+        return [torch.zeros_like(t) if g is None else g for g, t in pairs]
+
+    def at_the_start(self) -> Gradients:
+        """Return the gradients of TOKENS tokens."""
+        rows = self.output(0).shape[0]
+        places = [divmod(number, rows) for number in range(TOKENS)]
+        return {(seed, row): self.gradients(seed, row) for seed, row in places}
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """Return the step that an optimizer makes with the learning rate 1."""
+        return -gradient.sign() if self.power == 1 else -gradient
+
+    def response(self, index: int, start: Gradients, sizes: Sequence[float]) -> Response:
+        """Return the response to one tensor, averaged over tokens.
+
+        Tensors that start at zero have made a step with these learning rates, `sizes`.
+        """
+        found: list[Response] = []
+        for (seed, row), gradients in start.items():
+            with _restored(self.tensors):
+                for zero in self.zeros:
+                    self.tensors[zero].copy_(self.direction(gradients[zero]) * sizes[zero])
+                before = self.output(seed)[row]
+                gradient = self.gradients(seed, row)[index]
+                direction = self.direction(gradient)
+                size = _rms(direction)
+                if size:
+                    self.tensors[index].add_(direction, alpha=STEP / size)
+                change = self.output(seed)[row] - before
+                found.append(Response(_rms(change) * size / STEP, _rms(gradient)))
+        changes = fmean(response.change for response in found)
+        return Response(changes, fmean(response.gradient for response in found))
+
+
+def _compare(block: AdapterBlock, small: _Side, large: _Side) -> dict[str, Response]:
+    """Return the responses of the tensors of one block, target over base."""
+    names = list(block.tensors)
+    with _restored(large.tensors):
+        _with_sizes_of(large.tensors, small.tensors)
+        _require_same_start(block, small, large)
+        small_start = small.at_the_start()
+        large_start = large.at_the_start()
+        rates = [_rate_of_a_step(small, small_start, index) for index in range(len(names))]
+        base: list[Response] = []
+        for index, name in enumerate(names):
+            base.append(_nonzero(small.response(index, small_start, rates), block, name))
+        ratios = [Response(1.0, 1.0)] * len(names)
+        order = [*small.zeros, *(i for i in range(len(names)) if i not in small.zeros)]
+        for _ in range(SWEEPS):
+            for index in order:
+                pairs = zip(rates, ratios, strict=True)
+                scaled = [rate / ratio.change for rate, ratio in pairs]
+                target = large.response(index, large_start, scaled)
+                ratios[index] = _nonzero(target, block, names[index]).over(base[index])
+    return dict(zip(names, ratios, strict=True))
+
+
+def _rate_of_a_step(side: _Side, start: Gradients, index: int) -> float:
+    """Return the learning rate with which steps of a tensor have the size STEP on average."""
+    size = fmean(_rms(side.direction(gradients[index])) for gradients in start.values())
+    return STEP / size if size else STEP
+
+
+def _nonzero(response: Response, block: AdapterBlock, name: str) -> Response:
+    if not response.change or not response.gradient:
+        raise NotMeasured(f"the output of {block.name} does not respond to {name}")
+    return response
+
+
+def _with_sizes_of(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> None:
+    """Give tensors the root mean squares of others, as `apply` does."""
+    for tensor, other in zip(tensors, others, strict=True):
+        size = _rms(tensor)
+        if size:
+            tensor.mul_(_rms(other) / size)
+
+
+def _require_same_start(block: AdapterBlock, small: _Side, large: _Side) -> None:
+    ratio = _rms(large.output(0)) / max(_rms(small.output(0)), 1e-30)
+    if not 1 / CHANGED < ratio < CHANGED:
+        raise NotMeasured(
+            f"the output of {block.name} changes by the factor {ratio:.3g} at the start, so that"
+            " the adapter does not start at zero"
+        )
+
+
+def _rms(tensor: Tensor) -> float:
+    return float(tensor.detach().double().square().mean().sqrt())
+
+
+def _random_like(tensor: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(tensor.shape, generator=generator).to(tensor)
+
+
+def _random(value: object, seed: int) -> object:
+    """Return random numbers in place of a tensor of numbers."""
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return _random_like(value.detach(), seed)
+    return value
+
+
+def _calls(model: nn.Module, inputs: ExampleBatch, blocks: Sequence[str]) -> dict[str, Call]:
+    """Return the arguments with which the model calls its blocks."""
+    modules = modules_by_name(model)
+    calls: dict[str, Call] = {}
+    handles: list[Any] = []
+    for block in dict.fromkeys(blocks):
+
+        def record(
+            _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], block: str = block
+        ) -> None:
+            calls.setdefault(block, (args, kwargs))
+
+        handles.append(modules[block].register_forward_pre_hook(record, with_kwargs=True))
+    args, kwargs = call_with(inputs)
+    try:
+        with undisturbed(model), torch.no_grad():
+            model(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def first_tensor(value: object) -> Tensor:
+    """Return the first floating-point tensor of a block's output."""
+    if isinstance(value, Tensor):
+        return value
+    parts = value.values() if isinstance(value, Mapping) else value
+    for part in parts:  # pyright: ignore[reportGeneralTypeIssues]
+        if isinstance(part, Tensor) and part.is_floating_point():
+            return part
+    raise TypeError(f"the block returns {type(value).__name__}, without a tensor")
+
+
+@contextmanager
+def _restored(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Restore the values of tensors afterwards."""
+    before = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in before:
+                tensor.copy_(value)
