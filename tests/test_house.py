@@ -111,7 +111,7 @@ def test_documents_run_as_printed(page):
     blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, flags=re.S)
     assert blocks
     for code, output in blocks:
-        promised = re.findall(r"^print.*  # (.*)", code, flags=re.M) + output.splitlines()
+        promised = re.findall(r"^ *print.*  # (.*)", code, flags=re.M) + output.splitlines()
         result = WARM.code(code, LIBRARY, cwd=ROOT)
         assert result.returncode == 0, result.stderr
         printed = [line.rstrip() for line in result.stdout.splitlines()]

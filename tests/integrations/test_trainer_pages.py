@@ -1,0 +1,45 @@
+"""The scripts of the pages on trainers, in two processes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", flags=re.S)
+PACKAGES = {"accelerate": "accelerate", "huggingface": "accelerate", "lightning": "lightning"}
+
+
+def scripts():
+    """Yield the name of a page, the number of a script, its code and what it prints."""
+    for page in sorted(DOCS.glob("trainer-*.md")):
+        for number, (code, output) in enumerate(BLOCK.findall(page.read_text())):
+            if not output:
+                lines = re.findall(r"print\(.*\)  # (.*)\n", code)
+                output = "".join(f"{line}\n" for line in lines)
+            yield pytest.param(page.stem, code, output, id=f"{page.stem}, {number}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "code", "output"), list(scripts()))
+def test_the_page_in_two_processes(page, code, output, tmp_path):
+    """It prints what one process prints, and both processes end without an error."""
+    package = PACKAGES.get(page.removeprefix("trainer-"))
+    if package is not None:
+        pytest.importorskip(package)
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    result = subprocess.run(
+        [*launch, "--nproc-per-node", "2", str(script)],
+        env=os.environ | {"CHECKPOINTS": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert output
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == output
