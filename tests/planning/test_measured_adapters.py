@@ -329,6 +329,7 @@ FACTORS = {"hira": ("hira_B", 1 / 4), "oft": ("oft_R", 1 / 5), "boft": ("boft_R"
 FACTORS |= {"gralora": ("gralora_B", 1.0), "glora": ("glora_B.default.Xd", 1 / 4)}
 
 
+@pytest.mark.filterwarnings("ignore")  # BOFT looks for CUDA
 @pytest.mark.parametrize("name", CONFIGS)
 def test_adapters_of_peft_are_measured(name):
     model, base = peft_model(16, CONFIGS[name]), peft_model(4, CONFIGS[name])

@@ -203,7 +203,7 @@ def _some_of_each_stack(blocks: Sequence[AdapterBlock]) -> list[AdapterBlock]:
 
 def _check_blocks(blocks: Sequence[AdapterBlock], facts: ForwardFacts, request: Request) -> None:
     """Raise an InputError if there is no rule for these adapters."""
-    shapes: dict[str, object] = {}
+    shapes: dict[str, object] = {}  # by the name that tensors of equal layers share
     for block in blocks:
         if request.rank_rule != "mup":
             raise _not_read(block, f"the rule {request.rank_rule!r} is known for LoRA, B A x")
@@ -211,8 +211,9 @@ def _check_blocks(blocks: Sequence[AdapterBlock], facts: ForwardFacts, request: 
             raise _not_read(block, without_code(facts.note))
         if block.frozen_differs:
             raise _not_read(block, "the frozen matrix beside it has another size, too")
-        if shapes.setdefault(stack_of(block.name), block.shapes) != block.shapes:
-            raise _not_read(block, "its tensors have other shapes in every layer")
+        for name, both in zip(block.tensors, block.shapes, strict=True):
+            if shapes.setdefault(stack_of(name), both) != both:
+                raise _not_read(block, "its tensors have other shapes in every layer")
 
 
 def _power(drafts: Drafts, blocks: Sequence[AdapterBlock]) -> int:
