@@ -304,3 +304,20 @@ def test_numbers_in_yaml():
         "f": [{"g": "x: y", "h": 1}],
     }
     assert yaml.safe_load(yaml_text(data)) == data
+
+
+def test_a_schedule_must_multiply_all_groups():
+    """A function of the largest learning rate, or a scheduler of torch."""
+    plan = planned_models.plan("llama")
+    export = plan.export("json")
+    export.check_schedule(lambda peak, step, steps: peak * (1 - 0.9 * step / steps), steps=20)
+    with refuses("broken-ratios", argument="schedule"):
+        export.check_schedule(lambda peak, step, steps: max(peak * 0.5**step, 1e-4), steps=20)
+    optimizer = plan.optimizer()
+    halves = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+    export.check_schedule(halves, steps=20)
+    floor = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10, eta_min=1e-4)
+    with refuses("broken-ratios", argument="schedule"):
+        export.check_schedule(floor, steps=20)
+    with refuses("wrong-type", argument="schedule"):
+        export.check_schedule(object())

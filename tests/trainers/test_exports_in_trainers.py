@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from support import planned_models
+from support.errors import refuses
 from torch import nn
 
 from orderone.planning.exports import names as tables
@@ -178,6 +179,7 @@ def test_schedules_of_torchtitan_keep_the_ratios(decay):
         optimizers.step()
         schedule.step()
     assert len(seen) > 5
+    planned_models.plan("llama").export("torchtitan").check_schedule(schedule, steps=12)
 
 
 @pytest.mark.parametrize("style", ["linear", "cosine", "inverse-square-root", "WSD"])
@@ -202,6 +204,7 @@ def test_schedules_of_nemo_keep_the_ratios(style):
         assert found == pytest.approx([found[0]] * len(found))
         decays = [group["weight_decay"] for group in optimizer.param_groups]
         assert decays == pytest.approx([group.weight_decay for group in planned])
+    export.check_schedule(schedule, steps=12)
 
 
 OLMO_SCHEDULES = {
@@ -226,11 +229,58 @@ def test_schedules_of_olmo_core_keep_the_ratios(kind):
     for step in range(12):
         found = factors([float(schedule.get_lr(lr, step, 12)) for lr in starts], starts)
         spread = max(spread, abs(found[0] - found[1]))
-    assert (spread > 1e-3) == (kind == "ExponentialScheduler")
+    export = planned_models.plan("llama").export("olmo-core")
+    if kind == "ExponentialScheduler":
+        assert spread > 1e-3
+        with refuses("broken-ratios", argument="schedule"):
+            export.check_schedule(schedule, steps=12)
+        return
+    assert spread < 1e-9
+    export.check_schedule(schedule, steps=12)
     if "warmup" in OLMO_SCHEDULES[kind]:
-        floor = getattr(module, kind)(**OLMO_SCHEDULES[kind], warmup_min_lr=5e-4)
+        floor = getattr(module, kind)(**OLMO_SCHEDULES[kind], warmup_min_lr=1e-4)
         rates = [float(floor.get_lr(lr, 0, 12)) for lr in starts]
         assert rates[0] == rates[1]  # one number for all groups
+        with refuses("broken-ratios", argument="schedule"):
+            export.check_schedule(floor, steps=12)
+
+
+def test_floors_and_restarts_of_olmo_core():
+    """A floor at the end is refused; stages and restarts that multiply are not."""
+    module = pytest.importorskip("olmo_core.optim.scheduler")
+    export = planned_models.plan("llama").export("olmo-core")
+    with refuses("broken-ratios", argument="schedule"):
+        floor = module.WSD(warmup=2, decay=4, decay_fraction=None, decay_min_lr=1e-4)
+        export.check_schedule(floor, steps=12)
+    stages = [module.CosWithWarmup(warmup=2, alpha_f=0.1) for _ in range(2)]
+    restarts = module.SequentialScheduler(schedulers=stages, schedulers_max=[6])
+    export.check_schedule(restarts, steps=12)
+
+
+def test_schedules_of_megatron_are_checked():
+    module = pytest.importorskip("megatron.core.optimizer_param_scheduler")
+    plan = planned_models.plan("llama")
+
+    def schedule(export, init_lr=0.0):
+        data = export.data
+        groups = []
+        for entry in data["config_overrides"]:
+            settings = {key: entry[key] for key in ("max_lr", "min_lr", "wd_mult")}
+            groups.append({"params": [nn.Parameter(torch.zeros(1))], **settings})
+        return module.OptimizerParamScheduler(
+            torch.optim.AdamW(groups, lr=data["lr"]), init_lr=init_lr, max_lr=data["lr"],
+            min_lr=data["min_lr"], lr_warmup_steps=3, lr_decay_steps=10, lr_decay_style="cosine",
+            start_wd=0.1, end_wd=0.1, wd_incr_steps=10, wd_incr_style="constant",
+        )  # fmt: skip
+
+    export = plan.export("megatron", min_lr=3e-4)
+    export.check_schedule(schedule(export), steps=12)
+    with refuses("broken-ratios", argument="schedule"):
+        export.check_schedule(schedule(export, init_lr=1e-4), steps=12)
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=3e-3)
+    one_group = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    with refuses("broken-ratios", argument="schedule"):  # the groups of the export are missing
+        export.check_schedule(one_group, steps=12)
 
 
 def test_names_are_those_of_olmo_core():

@@ -6,6 +6,7 @@ sets the same number for every group, without any error.
 """
 
 import copy
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +57,7 @@ def check(
     wanted = _wanted(plan, optimizer)
     if scheduler is not None and _inner(scheduler) is not optimizer:
         raise InputError("scheduler: it belongs to another optimizer", argument="scheduler")
-    if not _proportional(rates := _rates(optimizer), wanted):
+    if not is_proportional(rates := _rates(optimizer), wanted):
         message = _message("now", rates, wanted, scheduler)
         raise BrokenRatios(message, "broken-ratios", argument="optimizer")
     if scheduler is None:
@@ -66,7 +67,7 @@ def check(
         _must_reach(optimizer, length if steps is not None or length > STEPS else 0)
     step = 0
     for step, rates in enumerate(_simulate(optimizer, scheduler, length), 1):
-        if not _proportional(rates, wanted):
+        if not is_proportional(rates, wanted):
             message = _message(f"after {step} steps", rates, wanted, scheduler)
             raise BrokenRatios(message, "broken-ratios", argument="scheduler")
     if step == 0 and length:
@@ -77,9 +78,12 @@ def check(
         )
 
 
-def simulated_rates(optimizer: Optimizer, scheduler: Any) -> list[list[float]]:
+def simulated_rates(
+    optimizer: Optimizer, scheduler: Any, steps: int | None = None
+) -> list[list[float]]:
     """Return the learning rates of every group, now and after each step of the schedule."""
-    return [_rates(optimizer), *_simulate(optimizer, scheduler, _length(scheduler))]
+    length = _length(scheduler) if steps is None else steps
+    return [_rates(optimizer), *_simulate(optimizer, scheduler, length)]
 
 
 def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
@@ -88,7 +92,7 @@ def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
     for group in optimizer.param_groups:
         wanted.append(float(group.get("initial_lr", group["lr"])))
     for step, rates in enumerate(_simulate(optimizer, scheduler, _length(scheduler)), 1):
-        if not _proportional(rates, wanted):
+        if not is_proportional(rates, wanted):
             message = _message(f"after {step} steps", rates, wanted, scheduler)
             raise BrokenRatios(message, "broken-ratios", argument="scheduler")
 
@@ -238,7 +242,7 @@ def _rates(optimizer: Optimizer) -> list[float]:
     return [float(group["lr"]) for group in optimizer.param_groups]
 
 
-def _proportional(rates: Sequence[float], wanted: Sequence[float]) -> bool:
+def is_proportional(rates: Sequence[float], wanted: Sequence[float]) -> bool:
     """Return whether all learning rates have one common factor, which may be zero."""
     factors = list(_by_factor(rates, wanted))
     largest = max(map(abs, factors), default=0.0)
@@ -321,8 +325,16 @@ def _shared(optimizer: Optimizer) -> dict[int, Any]:
 def _advance(scheduler: Any) -> None:
     if isinstance(scheduler, ReduceLROnPlateau):
         scheduler.step(1.0)
+    elif _counts_samples(scheduler):
+        scheduler.step(1)
     else:
         scheduler.step()
+
+
+def _counts_samples(scheduler: Any) -> bool:
+    """Return whether `step` takes the number of steps or samples (Megatron, NeMo)."""
+    parameter = inspect.signature(scheduler.step).parameters.get("increment")
+    return parameter is not None and parameter.default is parameter.empty
 
 
 def _length(scheduler: Any) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from orderone.core.errors import InputError
+from orderone.core.exact import count
 from orderone.optimizers.record import class_name
 from orderone.planning.exports.content import Content, Names, content
 from orderone.planning.exports.format import LOSSES, Base, Format, Values
@@ -19,6 +20,7 @@ from orderone.planning.exports.formats.olmo_core import OlmoCore
 from orderone.planning.exports.formats.plain import Json, Yaml, rest
 from orderone.planning.exports.formats.torchtitan import Torchtitan
 from orderone.planning.exports.patterns import numbers_matter, regex
+from orderone.planning.exports.schedules import check_schedule
 
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan
@@ -72,6 +74,17 @@ class Export:
         `model` is the trainer's model; parameter groups of DeepSpeed and Hugging Face need it.
         """
         return self._format.build(dict(self.data), model)
+
+    def check_schedule(self, schedule: object, steps: int = 1000) -> None:
+        """Raise BrokenRatios if a schedule changes the ratios between the groups of the export.
+
+        `schedule` is the trainer's scheduler, or a function of the largest learning rate of a
+        group, the step and the number of steps. It is simulated on a copy for `steps` steps: pass
+        the number of steps of your training.
+        """
+        rates = sorted({values.lr for values in self.settings().values()}, reverse=True)
+        remedy = self._format.schedule_remedy
+        check_schedule(schedule, rates, count(steps, "steps"), remedy)
 
     def settings(self, names: Collection[str] | None = None) -> dict[str, Values]:
         """Return what the trainer would read for every tensor: lr, weight_decay, eps by name."""

@@ -57,6 +57,10 @@ class Format(ABC):
     holds: ClassVar[frozenset[str]] = frozenset({"eps", "betas"})
     advice: ClassVar[str]  # how to use the export, in a sentence or two
     numbers_by_stage: ClassVar[bool] = False  # stages of a pipeline count their layers from 0
+    # what to do about a schedule that sets the same number for several groups
+    schedule_remedy: ClassVar[str] = (
+        "Use a schedule that multiplies the learning rate of each group, floors included"
+    )
 
     def takes(self, optimizer: str, option: str) -> bool:
         """Return whether the format can hold this option of the optimizer's class."""

@@ -44,6 +44,10 @@ class DeepSpeed(_TorchGroups):
         " (WarmupLR, OneCycle) set the same learning rate for all groups: pass"
         " lr_scheduler=torch.optim.lr_scheduler.LambdaLR(...) instead, which keeps the ratios."
     )
+    schedule_remedy: ClassVar[str] = (
+        "Pass a list to WarmupLR and WarmupDecayLR, warmup_max_lr=[group['lr'] for group in"
+        " plan.param_groups()], with warmup_min_lr=0; or a torch LambdaLR as lr_scheduler"
+    )
 
     def takes(self, optimizer: str, option: str) -> bool:
         return optimizer == "sgd" or option == "decoupled_weight_decay"

@@ -31,6 +31,10 @@ class Megatron(Format):
         "Pass the overrides to get_megatron_optimizer(config, model, config_overrides=...), and the"
         " other values to OptimizerConfig and the scheduler."
     )
+    schedule_remedy: ClassVar[str] = (
+        "Pass the smallest learning rate as plan.export('megatron', min_lr=...), which gives every"
+        " group its share, and leave the start of the warm-up (lr_warmup_init) at 0"
+    )
 
     def takes(self, optimizer: str, option: str) -> bool:
         return optimizer == "sgd" and option == "momentum"

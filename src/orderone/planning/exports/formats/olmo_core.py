@@ -24,6 +24,11 @@ class OlmoCore(Format):
     advice: ClassVar[str] = (
         "Pass OptimGroupOverride(**entry) for each entry as group_overrides of AdamWConfig."
     )
+    schedule_remedy: ClassVar[str] = (
+        "Leave warmup_min_lr and decay_min_lr at 0, which are one number for all groups; alpha_f is"
+        " a fraction of the learning rate of each group. ExponentialScheduler starts from one"
+        " lr_min: use another schedule"
+    )
 
     def data(self, content: Content, base: Base) -> Data:
         overrides: list[Data] = []
