@@ -295,7 +295,7 @@ def peft_model(rank: int, config: Callable[[Any, int], Any]) -> nn.Module:
     peft = pytest.importorskip("peft")
     import transformers
 
-    sizes: dict[str, int] = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    sizes: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 4}
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
