@@ -18,6 +18,7 @@ from orderone.theory.transformer.scores import (
 )
 from orderone.theory.transformer.stems import patches, words
 from orderone.theory.transformer.tied import TiedContact, TiedTerms, tied_terms
+from orderone.theory.transformer.tied_expansion import TiedExpansion, tied_expansion
 
 __all__ = [
     "GROUPS",
@@ -28,6 +29,7 @@ __all__ = [
     "Memory",
     "Prediction",
     "TiedContact",
+    "TiedExpansion",
     "TiedTerms",
     "Transformer",
     "attention_products",
@@ -35,6 +37,7 @@ __all__ = [
     "relative_rates",
     "score_covariance",
     "score_moment",
+    "tied_expansion",
     "tied_terms",
     "words",
 ]
