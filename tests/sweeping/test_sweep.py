@@ -288,6 +288,7 @@ def refused(changed: dict[str, Any], error: Any) -> Any:
         ({"build": lambda width: width}, "wrong-type", "build", "got int"),
         ({"widths": None}, "build-arguments", "build", "'width'"),
         ({"build": lambda w, heads: mlp(w)}, "build-arguments", "build", "'heads'"),
+        ({"build": lambda width, lr: mlp(width)}, "build-arguments", "build", "leave the argument"),
         ({"build": lambda width, *, heads: mlp(width)}, "build-arguments", "build", "'heads'"),
         ({"data": lambda step, seed: None}, "batch-expected", "data", "step 0, got NoneType"),
         ({"store": 5}, "wrong-type", "store", "runs.db"),

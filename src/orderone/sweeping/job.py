@@ -459,6 +459,11 @@ def _check_no_argument_missing(left: Sequence[Parameter], by_order: int) -> None
     if needed:
         if needed[0] in SIZES:
             remedy = f"pass {needed[0]}s=[...] to the sweep"
+        elif needed[0] in KNOWN:
+            remedy = (
+                f"the sweep itself sets {needed[0]} after build, also in an optimizer that build"
+                " returns; leave the argument out, or give it a default value"
+            )
         else:
             remedy = f'pass widths=[...] to the sweep, or add {{"{needed[0]}": [...]}} to the space'
         raise InputError(
