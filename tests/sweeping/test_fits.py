@@ -1,5 +1,7 @@
 """Stacks that fit the device: their size, smaller ones if memory is short, and their speed."""
 
+import time
+
 import pytest
 import torch
 from support.stacked_subjects import SUBJECTS, mlp
@@ -214,6 +216,26 @@ def test_the_faster_way_is_chosen(monkeypatch, together, engine):
     else:
         assert found != {"stacked"}
         assert {str(o.facts["not stacked"]).endswith("[stack-slower]") for o in outcomes} == {True}
+
+
+def test_other_programs_do_not_decide(monkeypatch):
+    """Waiting for a core looks like a sleep; with one thread, it is no work."""
+    monkeypatch.setattr(comparison, "WORTH_MEASURING", 4)
+    gradients = Stack.gradients
+
+    def after_a_wait(self, *args):
+        time.sleep(0.3)
+        return gradients(self, *args)
+
+    monkeypatch.setattr(Stack, "gradients", after_a_wait)
+    j = job(verify=True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        outcomes = list(Engine(j, None, "auto").run(trials(j, 8)))
+    finally:
+        torch.set_num_threads(threads)
+    assert {outcome.facts["engine"] for outcome in outcomes} == {"stacked"}
 
 
 def test_a_second_measurement_decides(monkeypatch):

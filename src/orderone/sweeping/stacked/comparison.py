@@ -4,7 +4,6 @@ A stack avoids the overhead of many small operations, but `vmap` has an overhead
 members, or batches that keep a core busy, may train faster one after another.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from orderone.sweeping.stacked.verify import FirstBatches
 from orderone.sweeping.trial import Trial
 from orderone.torch_compat import tree_map
 from orderone.training.source import Batch
+from orderone.training.stacked.clock import seconds_of_work
 from orderone.training.stacked.errors import NotStackable
 from orderone.training.stacked.stack import Stack
 from orderone.training.stacked.ways import MemberData
@@ -100,6 +100,6 @@ def _copy(leaf: object) -> object:
 
 
 def _timed(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
+    started = seconds_of_work()
     call()
-    return time.perf_counter() - started
+    return seconds_of_work() - started

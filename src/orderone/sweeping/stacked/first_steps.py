@@ -10,7 +10,6 @@ It only accepts: differences beyond rounding, and evaluations between steps, who
 in the stack, are left to `verify`.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,6 +31,7 @@ from orderone.sweeping.trial import Trial
 from orderone.training.code_state import global_texts
 from orderone.training.modes import evaluation_mode
 from orderone.training.source import Batch, moved
+from orderone.training.stacked.clock import seconds_of_work
 from orderone.training.stacked.draws import MemberDraws
 from orderone.training.stacked.program import Program
 from orderone.training.stacked.proof import HALF, ROUNDING, Comparison
@@ -106,16 +106,16 @@ class FirstSteps:
         if step:
             self._shared_change = global_texts(self.alone.step_of(0).module) != shared
         generators.restore()
-        started = time.perf_counter()
+        started = seconds_of_work()
         stack_losses, stack_gradients = self.stack.gradients(batches)
-        spent = time.perf_counter() - started
+        spent = seconds_of_work() - started
         pair = {name: g[self.rows] for name, g in stack_gradients.items()}
         self._found.add_passes(step, losses, gradients, stack_losses[self.rows], pair)
         self._compare_draws()
         before = self.alone.parameters()
-        started = time.perf_counter()
+        started = seconds_of_work()
         self.stack.update(stack_gradients, factor)
-        self.seconds.append(spent + time.perf_counter() - started)
+        self.seconds.append(spent + seconds_of_work() - started)
         self.alone.update(step, pair)
         after = self._pair(self.stack.parameters)
         self._found.add_updates(step, before, self.alone.parameters(), after)

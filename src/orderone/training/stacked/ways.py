@@ -5,7 +5,6 @@ the caller passes. So a comparison can give both ways the same gradients, and a 
 zero but for rounding, of which Adam makes a whole update, does not matter.
 """
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +19,7 @@ from orderone.seeding import AllGenerators, set_seed
 from orderone.torch_compat import tree_map
 from orderone.training.code_state import fresh_caches
 from orderone.training.source import Batch, Source, moved
+from orderone.training.stacked.clock import seconds_of_work
 from orderone.training.stacked.draws import GeneratorStates, MemberDraws
 from orderone.training.stacked.stack import Stack
 from orderone.training.step import Step
@@ -166,14 +166,14 @@ class OneByOne(Way):
             self._seed(k, step)
             all_before = AllGenerators.now()
             before = GeneratorStates(all_before.cpu, all_before.cuda)
-            started = time.perf_counter()
+            started = seconds_of_work()
             caches: AbstractContextManager[None] = nullcontext()
             if step == 0:  # in a process of its own, the first pass would fill its caches
                 caches = fresh_caches(one.module, one.loss_function)
             with self.around, caches:
                 parts = one.backward(step)
                 one.unscale()
-            self.seconds[k, step] = time.perf_counter() - started
+            self.seconds[k, step] = seconds_of_work() - started
             after = AllGenerators.now()
             states.append(GeneratorStates(after.cpu, after.cuda))
             self.drew_elsewhere = self.drew_elsewhere or not after.same_outside_torch(all_before)
@@ -196,9 +196,9 @@ class OneByOne(Way):
                 p.grad = None  # torch does not update a tensor that a pass has not reached
                 if name in gradients and (k, name) not in self.absent:
                     p.grad = gradients[name][k].clone()
-            started = time.perf_counter()
+            started = seconds_of_work()
             one.update()
-            self.seconds[k, step] += time.perf_counter() - started
+            self.seconds[k, step] += seconds_of_work() - started
 
     def parameters(self) -> dict[str, Tensor]:
         return _stacked([dict(one.module.named_parameters()) for one in self.steps])
