@@ -11,7 +11,7 @@ the ways take turns, and the table has the median and the least of several round
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import median
 
 import stacked
@@ -92,7 +92,7 @@ def whole_steps(compile: bool) -> None:
         print(f"| {' | '.join(cells)} | {reference / middle:.2f}x |", flush=True)
 
 
-def measured(ways: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+def measured(ways: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
     """Return CPU seconds of each way in every round; the ways take turns."""
     for way in ways.values():
         way()
