@@ -321,3 +321,73 @@ def test_a_schedule_must_multiply_all_groups():
         export.check_schedule(floor, steps=20)
     with refuses("wrong-type", argument="schedule"):
         export.check_schedule(object())
+
+
+EXPERTS = {"num_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
+DEEPSEEK = {
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+    "num_key_value_heads": 4,
+}
+OTHER_MODELS = {
+    "Gemma3ForCausalLM": ("Gemma3TextConfig", {"head_dim": 16}),
+    "Olmo2ForCausalLM": ("Olmo2Config", {}),
+    "Qwen3MoeForCausalLM": ("Qwen3MoeConfig", EXPERTS | {"head_dim": 16}),
+    "DeepseekV3ForCausalLM": ("DeepseekV3Config", DEEPSEEK),
+}
+
+
+def other_plan(name: str, **options: object) -> o1.Plan:
+    import transformers
+
+    config_name, more = OTHER_MODELS[name]
+    sizes = planned_models.SIZES | {"pad_token_id": 0} | more
+    config = getattr(transformers, config_name)(**sizes)
+    base = dict(planned_models.BASE)
+    if name.startswith("Deepseek"):
+        base["num_key_value_heads"] = base["num_attention_heads"]
+    settings = {"lr": 3e-3, "weight_decay": 0.1, **options}
+    model = getattr(transformers, name)(config)
+    return o1.plan(model, base=base, **settings)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", OTHER_MODELS)
+def test_models_without_documented_names(name):
+    """Every tensor gets its values under the names of the export, experts as 3-D tensors too; if
+    the names are those of the model, a note says so."""
+    plan = other_plan(name)
+    losses = tuple(LOSSES)
+    for target in FORMATS:
+        export = plan.export(target, allow_loss=losses)
+        expected = content(plan, target, None)
+        found = export.settings()
+        assert set(found) == set(expected.names)
+        for group in expected.groups:
+            for tensor in group.names:
+                assert found[tensor].lr == pytest.approx(group.lr, rel=1e-15)
+                assert found[tensor].weight_decay == pytest.approx(group.weight_decay, rel=1e-15)
+        has_own_names = set(expected.names) == {row.name for row in plan.rows}
+        renames = target in ("torchtitan", "megatron", "olmo-core")
+        assert any("names=" in note for note in export.notes) == (has_own_names and renames)
+
+
+@pytest.mark.parametrize("name", ["Qwen3MoeForCausalLM", "Gemma3ForCausalLM"])
+def test_muon_with_adamw_is_written_or_refused(name):
+    plan = other_plan(name, lr={"muon": 2e-2, "adamw": 3e-3}, optimizer="muon")
+    assert {row.optimizer for row in plan.rows} == {"muon", "adamw"}
+    for target in FORMATS:
+        if target in ("json", "yaml"):
+            groups = plan.export(target).data["groups"]
+            assert {group["optimizer"] for group in groups} == {"muon", "adamw"}
+            continue
+        with refuses("export-loss", argument="target"):
+            plan.export(target, allow_loss=("eps", "multipliers", "rows"))
