@@ -63,6 +63,20 @@ def test_planned_experts_pass_along_their_number(form, weights):
     assert "expert counts 4, 8, 16" in str(check)
 
 
+@pytest.mark.parametrize(("power", "verdict"), [(0.0, "PASS"), (0.5, "FAIL"), (-1.0, "FAIL")])
+def test_a_wrong_power_of_the_number_of_experts_fails(power, verdict):
+    """Adam's rate of experts does not depend on their number."""
+
+    def build(experts: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = MixtureNet(experts, experts // 2, form="fused", weights="top")
+        mixture = [p for name, p in model.named_parameters() if "moe" in name]
+        others = [p for name, p in model.named_parameters() if "moe" not in name]
+        faulty = {"params": mixture, "lr": 1e-2 * (experts / 4) ** power}
+        return model, torch.optim.AdamW([faulty, {"params": others}], lr=1e-2)
+
+    assert _check(build, experts=[4, 8, 16]).verdict == verdict
+
+
 def test_fewer_tokens_per_expert_are_allowed_for():
     """At a constant number of active experts changes may grow by the root of their number."""
     check = _check(lambda m: MixtureNet(m, 2, form="fused", weights="all"), experts=[4, 8, 16])

@@ -70,6 +70,25 @@ def test_tokens_change_outputs_between_noise_and_drift():
     assert "token counts 1000, 2000, 4000" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("axis", "power", "optimizer"),
+    [
+        ("tokens", 0.0, torch.optim.AdamW),  # right: -1/2
+        ("tokens", -1.5, torch.optim.AdamW),
+        ("batch_sizes", 1.0, torch.optim.AdamW),  # right: 1/2
+        ("batch_sizes", 0.5, torch.optim.SGD),  # right: 1
+    ],
+)
+def test_a_wrong_power_fails(axis, power, optimizer):
+    sizes = {"tokens": [1000, 2000, 4000], "batch_sizes": SIZES}[axis]
+
+    def faulty(size):
+        model = build()
+        return model, optimizer(model.parameters(), lr=1e-3 * (size / sizes[0]) ** power)
+
+    assert check(faulty, steps=8, **{axis: sizes}).verdict == "FAIL"
+
+
 def test_the_uncorrected_start_of_rmsprop_is_predicted():
     """Step t has the rate lr (1 - alpha^t)^-1/2; the prediction is between noise and drift."""
     found = check(batch_sizes=SIZES, optimizer="rmsprop", lr=3e-4, steps=8)

@@ -134,3 +134,23 @@ def test_the_check_passes_along_the_repetition():
     assert check.passed, str(check)
     with refuses("axis-not-found", argument="repetitions"):
         o1.coord_check(lambda _: _model(2), repetitions=[1, 2], lr=1e-3, batches=batch)
+
+
+@pytest.mark.parametrize("power", [1.0, -1.0])
+def test_a_wrong_power_of_the_repetition_fails(power):
+    """Adam's rate of keys and values does not depend on the queries that share them."""
+    ids = torch.randint(3, 64, (8, 16), generator=torch.Generator().manual_seed(0))
+
+    def build(repetition: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = _model(repetition)
+        shared = [p for name, p in model.named_parameters() if "k_proj" in name or "v_proj" in name]
+        kept = {id(p) for p in shared}
+        others = [p for p in model.parameters() if id(p) not in kept]
+        faulty = {"params": shared, "lr": 1e-3 * repetition**power}
+        return model, torch.optim.AdamW([faulty, {"params": others}], lr=1e-3)
+
+    batch = {"input_ids": ids, "labels": ids}
+    check = o1.coord_check(
+        build, repetitions=[1, 2, 4, 8], lr=1e-3, batches=batch, seeds=2, steps=2
+    )
+    assert check.verdict == "FAIL"
