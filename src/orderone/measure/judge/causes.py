@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from orderone.core.errors import with_code
 from orderone.core.roles import Role
-from orderone.measure.judge.expectations import ATTENTION, Expectations
+from orderone.measure.judge.expected_scores import ATTENTION
+from orderone.measure.judge.study_facts import StudyFacts
 from orderone.measure.judge.thresholds import BOUNDARY
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import StudyResult
@@ -66,7 +67,7 @@ class Context:
         return f"{SYMBOLS[self.axis]}^{exponent:+.2f}"
 
 
-def read_context(study: StudyResult, expectations: Expectations) -> Context:
+def read_context(study: StudyResult, facts: StudyFacts) -> Context:
     """Gather the facts of a study."""
     return Context(
         rule=study.rule,
@@ -79,10 +80,10 @@ def read_context(study: StudyResult, expectations: Expectations) -> Context:
         unscaled_branches=_has_unscaled_branches(study),
         one_rate=_has_one_rate(study),
         planned=not study.has_user_optimizer,
-        follows_gradients=expectations.theory is not None and expectations.follows_gradients,
-        normalized=_normalized(study, expectations),
+        follows_gradients=facts.theory is not None and facts.follows_gradients,
+        normalized=_normalized(study, facts),
         queries=_queries(study),
-        inputs=expectations.measured_exponents(Quantity.INPUT),
+        inputs=facts.measured_exponents(Quantity.INPUT),
     )
 
 
@@ -95,9 +96,9 @@ def _queries(study: StudyResult) -> frozenset[str]:
     return frozenset(study.observations.key(name) for name in names)
 
 
-def _normalized(study: StudyResult, expectations: Expectations) -> list[str]:
+def _normalized(study: StudyResult, facts: StudyFacts) -> list[str]:
     """Return the readouts whose output a norm divides by its size."""
-    theory = expectations.theory
+    theory = facts.theory
     if theory is None or study.family is None:
         return []
     names = [study.observations.key(name) for name in study.family.facts.normalized]

@@ -5,7 +5,7 @@ Lines come from the table in `quantities` (fits), from `settings` (known numbers
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,15 +16,14 @@ from orderone.core.roles import Role
 from orderone.measure.check import Check
 from orderone.measure.fit import Fit
 from orderone.measure.judge.causes import likely_causes, read_context
-from orderone.measure.judge.expectations import Expectations, common_part
+from orderone.measure.judge.common_excess import common_excess, common_gradient
 from orderone.measure.judge.quantities import TABLE, When
 from orderone.measure.judge.settings import SettingsJudge
+from orderone.measure.judge.study_facts import StudyFacts
 from orderone.measure.judge.thresholds import (
     CANCELLED,
-    COMMON,
     FEW,
     RESOLUTION,
-    ROUGH,
     ROUNDED,
     VANISHING,
 )
@@ -59,12 +58,12 @@ SUMS_OF_STEPS = (Quantity.CHANGE, Quantity.SCORE_CHANGE, Quantity.OUTPUT)
 
 def judge(study: StudyResult, confidence: float) -> Check:
     """Return the check: lines, the verdict on the whole, causes and notes."""
-    expectations = Expectations(study)
+    facts = StudyFacts(study)
     untrained, remarks = untrained_tensors(study)
-    lines = [*judged_lines(study, expectations, confidence), *untrained]
+    lines = [*judged_lines(study, facts, confidence), *untrained]
     unjudged = _unjudged_tensors(study, lines)
     verdict = verdict_on_whole(study, lines)
-    causes = likely_causes(lines, read_context(study, expectations))
+    causes = likely_causes(lines, read_context(study, facts))
     if verdict == Verdict.UNCLEAR:
         causes += _reasons_for_unclear(study, lines)
     if verdict == Verdict.PASS and unjudged:
@@ -107,21 +106,19 @@ def start_of(study: StudyResult) -> StartReport | None:
     return plan.start.with_outputs(output_sizes(recorded))
 
 
-def judged_lines(
-    study: StudyResult, expectations: Expectations, confidence: float
-) -> list[Judgement]:
+def judged_lines(study: StudyResult, facts: StudyFacts, confidence: float) -> list[Judgement]:
     """Return all lines about settings, fits and the whole study."""
     weights = {}
     for (name, _, _), fit in study.observations.fits([(Quantity.WEIGHT, 0)], confidence):
         weights[name] = fit
     vanishing = vanishing_gradients(study.observations)
-    settings = SettingsJudge(study, expectations, weights, vanishing).judgements()
-    fits = without_cancellation(_Fits(study, expectations, confidence, vanishing).judgements())
+    settings = SettingsJudge(study, facts, weights, vanishing).judgements()
+    fits = without_cancellation(_Fits(study, facts, confidence, vanishing).judgements())
     return [
         *settings,
         *fits,
-        *_common_excess(study, expectations, fits),
-        *_common_gradient(study, expectations, vanishing),
+        *common_excess(study, facts, fits),
+        *common_gradient(study, facts, vanishing),
         *_without_fits(study),
     ]
 
@@ -134,7 +131,7 @@ class _Fits:
     """Judge the fits of all rows of the table that have a predictor."""
 
     study: StudyResult
-    expectations: Expectations
+    facts: StudyFacts
     confidence: float
     vanishing: frozenset[str]  # tensors whose gradient is rounding error
 
@@ -149,7 +146,7 @@ class _Fits:
                 is_rounding = quantity in FOLLOWING_GRADIENTS and name in self.vanishing
                 if is_rounding or not self._is_due(name, row.when, step):
                     continue
-                expected = row.predict(self.expectations, name, step)
+                expected = row.predict(self.facts, name, step)
                 if expected is not None and _says_something(expected):
                     lines.append(self._judgement(name, quantity, step, fit, expected))
         return lines
@@ -199,7 +196,7 @@ class _Fits:
             finding = Finding(Verdict.UNCLEAR, _too_few(study))
         cause = finding.cause or _gauge(expected, finding.verdict, SYMBOLS[study.axis])
         if finding.verdict == Verdict.SHRINKS:
-            missing = self.expectations.missing_alignment(name)
+            missing = self.facts.missing_alignment(name)
             cause = f"{cause}; measured alignment (alpha) explains n^-{missing:.2f}"
         return Judgement(
             name,
@@ -349,57 +346,6 @@ def _gradient_cancels(observations: Observations, name: str) -> bool:
 
 
 # --- the whole study ------------------------------------------------------------------------------
-
-
-def _common_excess(
-    study: StudyResult, expectations: Expectations, lines: Sequence[Judgement]
-) -> Iterator[Judgement]:
-    """Judge the common excess of updates over what rates and gradients imply.
-
-    Where the step follows the gradient, the gradient itself is compared with the gradient at the
-    output of its module and with the input, whose product it is: it may be clipped already.
-    """
-    updates = []
-    for line in lines:
-        if line.quantity == Quantity.UPDATE:
-            updates.append(line.exponent - line.predicted)
-    if not updates or not study.in_width:
-        return
-    excess = common_part(updates) + expectations.clipped_gradients()
-    verdict = Verdict.PASS
-    cause = ""
-    if abs(excess) > COMMON:
-        verdict = Verdict.FAIL
-        cause = (
-            f"updates of all tensors scale like {SYMBOLS[study.axis]}^{excess:+.2f} times what"
-            " their learning rates imply"
-        )
-    yield Judgement(
-        "", Quantity.STEP, 0, excess, excess, excess, 0.0, verdict, cause, "", Reason.SETTING
-    )
-
-
-def _common_gradient(
-    study: StudyResult, expectations: Expectations, vanishing: frozenset[str]
-) -> Iterator[Judgement]:
-    """Judge the common excess of all gradients, where steps follow them.
-
-    The gradient of the model's output shows a factor of the loss, unless the output is the loss.
-    """
-    if expectations.theory is None or not expectations.follows_gradients or not study.in_width:
-        return
-    excess = expectations.excess_of_gradients(vanishing)
-    verdict = Verdict.PASS
-    cause = ""
-    if abs(excess) > ROUGH:
-        verdict = Verdict.FAIL
-        cause = (
-            f"gradients of all tensors scale like {SYMBOLS[study.axis]}^{excess:+.2f} times those"
-            " of the rule"
-        )
-    yield Judgement(
-        "", Quantity.GRADIENT, 0, excess, excess, excess, 0.0, verdict, cause, "", Reason.SETTING
-    )
 
 
 def _without_fits(study: StudyResult) -> list[Judgement]:

@@ -9,11 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orderone.measure.judge.expectations import Expectations
+from orderone.measure.judge.expected_activations import (
+    change,
+    input_at_start,
+    output_at_start,
+    output_gradient,
+    output_later,
+)
+from orderone.measure.judge.expected_scores import score_change, scores
+from orderone.measure.judge.expected_tensors import decay, gradient, update, weight
+from orderone.measure.judge.study_facts import StudyFacts
 from orderone.measure.judge.verdict import Expected
 from orderone.observe.quantities import Quantity
 
-Predictor = Callable[[Expectations, str, int], Expected | None]
+Predictor = Callable[[StudyFacts, str, int], Expected | None]
 
 SIZES = "src/orderone/theory/exponents/sizes.py"
 UPDATES = "src/orderone/theory/exponents/updates.py"
@@ -72,7 +81,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         " smaller too",
         ("boundary", "next", "drawn"),
         FACTORS,
-        Expectations.weight,
+        weight,
     ),
     JudgedQuantity(
         Quantity.UPDATE,
@@ -84,7 +93,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         " measured weights",
         ("boundary", "next"),
         UPDATES,
-        Expectations.update,
+        update,
     ),
     JudgedQuantity(
         Quantity.STEP,
@@ -106,7 +115,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "the fraction is the same at every size",
         ("boundary", "next"),
         FACTORS,
-        Expectations.decay,
+        decay,
     ),
     JudgedQuantity(
         Quantity.PENALTY,
@@ -168,7 +177,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         " may be smaller by n^-1/2, and behind two or more by n^-1",
         ("boundary", "missing alignment"),
         SIZES,
-        Expectations.input_at_start,
+        input_at_start,
     ),
     JudgedQuantity(
         Quantity.OUTPUT,
@@ -179,7 +188,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "the product of the initial size of its tensors and of the measured size of its input",
         ("boundary", "next"),
         SIZES,
-        Expectations.output_at_start,
+        output_at_start,
     ),
     JudgedQuantity(
         Quantity.SCORES,
@@ -190,7 +199,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "of order one; n^-1/2 where the head size grows like n",
         ("boundary", "next"),
         ATTENTION,
-        Expectations.scores,
+        scores,
     ),
     JudgedQuantity(
         Quantity.CHANGE,
@@ -202,7 +211,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         " size for the measured alignment",
         ("boundary", "next", "missing alignment"),
         SIZES,
-        Expectations.change,
+        change,
     ),
     JudgedQuantity(
         Quantity.SCORE_CHANGE,
@@ -214,7 +223,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         " scores, and the sizes of queries and keys",
         ("boundary", "next", "missing alignment"),
         ATTENTION,
-        Expectations.score_change,
+        score_change,
     ),
     JudgedQuantity(
         Quantity.OUTPUT,
@@ -225,7 +234,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "at most the larger of its initial size and the size of its change",
         ("boundary", "next"),
         SIZES,
-        Expectations.output_later,
+        output_later,
     ),
     JudgedQuantity(
         Quantity.OUTPUT_GRADIENT,
@@ -237,7 +246,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         " fault by itself, except for SGD at the output of the whole model",
         ("boundary", "missing alignment"),
         SIZES,
-        Expectations.output_gradient,
+        output_gradient,
     ),
     JudgedQuantity(
         Quantity.GRADIENT,
@@ -248,7 +257,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "the gradient of the rule; it helps to find causes, and is never FAIL by itself",
         ("rough",),
         SIZES,
-        Expectations.gradient,
+        gradient,
     ),
     JudgedQuantity(
         Quantity.GRADIENT,

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from orderone.core.errors import code_of
 from orderone.core.roles import Role
 from orderone.measure.fit import Fit
-from orderone.measure.judge.expectations import Expectations, Theory
+from orderone.measure.judge.study_facts import StudyFacts
+from orderone.measure.judge.theory import Theory
 from orderone.measure.judge.thresholds import BOUNDARY, DAMPED, DRAWN, EXACT, NEGLIGIBLE
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import StudyResult
@@ -60,7 +61,7 @@ class SettingsJudge:
     """Judge learning rates, initial sizes, weight decay and other settings of all tensors."""
 
     study: StudyResult
-    expectations: Expectations
+    facts: StudyFacts
     weights: Mapping[str, Fit]  # fitted initial sizes, by tensor
     vanishing: frozenset[str]  # tensors whose gradient is rounding error
     # power of the multiplier in the forward code that a tensor ignores, by tensor
@@ -68,7 +69,7 @@ class SettingsJudge:
 
     def judgements(self) -> list[Judgement]:
         """Return one line for each tensor and setting."""
-        theory = self.expectations.theory
+        theory = self.facts.theory
         lines = [*self._time_scales()]
         if theory is None or not self._rates_are_known:
             return lines
@@ -132,7 +133,7 @@ class SettingsJudge:
 
         A bias starts with any size: it ignores the multiplier that the weight beside it ignores.
         """
-        theory = self.expectations.theory
+        theory = self.facts.theory
         assert theory is not None
         name = line.module
         multiplier = theory.exponent(name, lambda row: row.factors.gauge)
@@ -189,7 +190,7 @@ class SettingsJudge:
 
         Sizes and rates that only undo a multiplier that was read ignore it: this is a fault.
         """
-        theory = self.expectations.theory
+        theory = self.facts.theory
         assert theory is not None
         if not self._may_have_multipliers:
             return 0.0
@@ -199,16 +200,16 @@ class SettingsJudge:
             return 0.0
         if row.role == Role.VECTOR or not start:  # biases start with any size
             sibling = f"{name.rpartition('.')[0]}.weight"
-            start = self.expectations.gauges.get(sibling, 0.0)
+            start = self.facts.gauges.get(sibling, 0.0)
         if weight and abs(rate_excess - weight * start) > BOUNDARY:
             return 0.0
-        self.expectations.gauges[name] = start
+        self.facts.gauges[name] = start
         return start
 
     def _initial_size(
         self, name: str, row: Row, excess: float, gauge: float
     ) -> Iterator[Judgement]:
-        theory = self.expectations.theory
+        theory = self.facts.theory
         assert theory is not None
         fit = self.weights[name]
         predicted = self._predicted_start(name, fit, theory)
@@ -246,7 +247,7 @@ class SettingsJudge:
         if record_named(row.optimizer).update_law.weight:
             return False
         if row.role == Role.READOUT:
-            interior = any(module in self.expectations.interior_readouts for module in row.uses)
+            interior = any(module in self.facts.interior_readouts for module in row.uses)
             return excess < 0 or (interior and excess < 0.5 + BOUNDARY)
         is_added = row.role in (Role.VECTOR, Role.FIXED) and row.constant is None
         return is_added and excess < 0
@@ -295,7 +296,7 @@ class SettingsJudge:
         exponent = rate + slope(decays)
         verdict = Verdict.PASS
         cause = ""
-        theory = self.expectations.theory
+        theory = self.facts.theory
         predicted = 0.0 if theory is None else theory.shrinkage(name)
         if abs(exponent - predicted) > EXACT:
             verdict = Verdict.FAIL
