@@ -43,6 +43,7 @@ from torch import nn
 import orderone as o1
 from orderone.data import denoising, images, language
 
+ROOT = Path(__file__).parents[1]
 TINY = "--tiny" in sys.argv
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BASE, WIDE, WIDEST = (32, 64, 64) if TINY else (128, 512, 1024)

@@ -9,8 +9,9 @@ leaves the others alone. Records are written to FOLDER/STUDY after every sweep. 
 checkpoints are in `--store` (default: `runs`), where the next command continues. `--lanes` runs
 several entries at the same time, which pays for small models: their sweeps leave the GPU idle.
 
-The entry "forecast" of the ladder trains nothing: it writes forecast.json from what "tuning" found.
-Commit it before the entries after it. `--list` and `studies/README.md` have all entries.
+The forecast entries of the ladder train nothing: they write forecast.json from what the tuning found.
+Entries of the ladder after them begin only in a later command, when that file is committed.
+`studies/README.md` has all commands in their order.
 """
 
 import argparse
@@ -18,12 +19,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FILES = ("records.csv", "records.json", "curves.csv", "forecast.json")
+FILES = ("records.csv", "records.json", "curves.csv", "forecast.json", "records.tar.gz")
 SHORTEST = 1.0  # minutes that are worth starting a process for
 GRACE = 45.0  # seconds after the limit before a process that does not stop is ended
 
@@ -37,6 +38,10 @@ class Entry:
     pieces: str
     arguments: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()  # of "data" and "images": options of the study
+
+    @property
+    def is_forecast(self) -> bool:
+        return "--forecast" in self.arguments
 
 
 def _ladder(name: str, pieces: str, *arguments: str) -> Entry:
@@ -60,6 +65,7 @@ QUEUE = (
     Entry("experts", "experts", ""),
     Entry("rank", "rank", ""),
     _ladder("curves", "curves-"),
+    Entry("papers", "papers", ""),
 )
 
 
@@ -97,30 +103,59 @@ def run(entries: Sequence[Entry], options: argparse.Namespace) -> int:
     end = time.monotonic() + 60 * options.minutes
     options.store.mkdir(parents=True, exist_ok=True)
     waiting = list(entries)
-    running: dict[str, subprocess.Popen[bytes]] = {}
+    running: dict[Entry, subprocess.Popen[bytes]] = {}
     while waiting or running:
         left = (end - time.monotonic()) / 60
-        for name, process in list(running.items()):
-            if process.poll() is not None:
-                print(
-                    f"{name}: ended with {process.returncode}, {left:.1f} minutes left", flush=True
-                )
-                del running[name]
-            elif 60 * left < -GRACE:
-                print(f"{name}: did not stop in time; killed", flush=True)
-                process.kill()
+        for entry in ended(running, left):
+            if entry.is_forecast:
+                waiting = without_uncommitted(waiting, entry, options.out)
         if waiting and left < SHORTEST:
             print("no time for " + ", ".join(entry.name for entry in waiting), flush=True)
             waiting.clear()
-        if waiting and len(running) < options.lanes:
+        if waiting and may_begin(waiting[0], running, options.lanes):
             entry = waiting.pop(0)
             prepare(entry, options.out)
             print(f"{entry.name}: begins, {left:.1f} minutes left", flush=True)
-            running[entry.name] = subprocess.Popen(command(entry, options, left), cwd=ROOT)
+            running[entry] = subprocess.Popen(command(entry, options, left), cwd=ROOT)
             continue
         time.sleep(0.2)
     drop_unchanged(options.out)
     return 0
+
+
+def ended(running: dict[Entry, subprocess.Popen[bytes]], left: float) -> list[Entry]:
+    """Remove and return the entries whose processes have ended; end those that are too late."""
+    done: list[Entry] = []
+    for entry, process in list(running.items()):
+        if process.poll() is not None:
+            status = process.returncode
+            print(f"{entry.name}: ended with {status}, {left:.1f} minutes left", flush=True)
+            del running[entry]
+            done.append(entry)
+        elif 60 * left < -GRACE:
+            print(f"{entry.name}: did not stop in time; killed", flush=True)
+            process.kill()
+    return done
+
+
+def may_begin(entry: Entry, running: Mapping[Entry, object], lanes: int) -> bool:
+    """Return whether a lane is free; a forecast runs alone, as it reads what the others wrote."""
+    if entry.is_forecast or any(other.is_forecast for other in running):
+        return not running
+    return len(running) < lanes
+
+
+def without_uncommitted(waiting: Sequence[Entry], forecast: Entry, out: Path) -> list[Entry]:
+    """Return the entries that may follow: none of a study whose forecast is not committed yet."""
+    written = out / forecast.study / "forecast.json"
+    committed = ROOT / "studies" / forecast.study / "forecast.json"
+    is_new = written.exists() and (
+        not committed.exists() or committed.read_bytes() != written.read_bytes()
+    )
+    if not is_new:
+        return list(waiting)
+    print(f"{forecast.name}: commit forecast.json, then start again", flush=True)
+    return [entry for entry in waiting if entry.study != forecast.study]
 
 
 def drop_unchanged(out: Path) -> None:
@@ -177,7 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.list:
         for entry in entries:
             print(f"== {entry.name}", flush=True)
-            if "--forecast" not in entry.arguments:
+            if not entry.is_forecast:
                 subprocess.run(command(entry, options, None), cwd=ROOT, check=False)
         return 0
     return run(entries, options)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from statistics import mean, stdev
 
+import pandas
 import pytest
 
 
@@ -92,3 +93,15 @@ def test_scripts_of_gpu_checks_exist():
     script = load("gpu_checks")
     for check in script.CHECKS:
         assert (script.ROOT / check.words[0]).exists()
+
+
+def test_the_start_study_leaves_out_what_is_recorded():
+    script = load("start_study")
+    pieces = list(script.all_pieces())
+    recorded = pandas.read_csv(script.ROOT / "docs/results/start-study.csv")
+    one = recorded[(recorded["architecture"] == "vit") & (recorded["width"] == 512)]
+    known = [piece for piece in pieces if script.is_known(piece, one)]
+    rules = [(piece.options["optimizer"], piece.space["rule"]) for piece in known]
+    assert rules == [("adamw", ["mup"]), ("adamw", ["standard"])]
+    assert {piece.architecture for piece in known} == {"vit"}
+    assert not any(script.is_known(piece, None) for piece in pieces)

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -97,6 +98,33 @@ def test_a_stopped_piece_continues_from_its_store(tmp_path):
     columns = ["width", "lr", "seed", "loss"]
     resumed = Records(tmp_path).read()[columns]
     assert resumed.equals(Records(reference).read()[columns])
+
+
+def test_a_long_training_alone_in_its_stack_continues_where_it_stopped(tmp_path):
+    """As the largest size of the ladder: it starts in a command that is too short for it."""
+    steps: list[int] = []
+
+    def stops_once(step, seed):
+        steps.append(step)
+        if step == 30 and steps.count(30) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return batch(step, seed)
+
+    options = {"widths": [8], "steps": 40, "stacked": True}
+    space = {"lr": [1e-3], "seed": [0]}
+    long = Piece("long", build, space, lambda: stops_once, 1e4, options, continues=True)
+    assert not run([long], tmp_path, minutes=60)
+    assert max(steps) >= 30
+    steps.clear()
+    assert run([long], tmp_path, minutes=60)
+    assert len([step for step in steps if step < 30]) <= 4  # those that prove the checkpoint
+    reference = tmp_path / "reference"
+    reference.mkdir()
+    whole = Piece("long", build, space, lambda: batch, 1.0, options, keeps_curves=True)
+    assert run([whole], reference)
+    assert Records(tmp_path).read()["loss"].equals(Records(reference).read()["loss"])
+    curve = pandas.read_csv(Records(reference).curves)
+    assert [name for name in curve.columns if name.startswith("w")] == [f"w{k}" for k in range(40)]
 
 
 def test_the_limit_stops_a_piece_that_takes_longer_than_its_estimate(tmp_path, monkeypatch):

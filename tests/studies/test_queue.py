@@ -54,6 +54,32 @@ def test_lanes_run_at_the_same_time(scripts, tmp_path, capfd):
     assert lines[:3] == ["a: begins", "b: begins", "c: begins"]
 
 
+def test_no_large_model_is_trained_before_its_forecast_is_committed(
+    scripts, tmp_path, monkeypatch, capfd
+):
+    writes = WRITES.replace("records.csv", "forecast.json")
+    scripts |= {"a": "pass", "forecast": writes, "largest": "raise SystemExit(5)", "c": WRITES}
+    entries = (
+        Entry("a", "ladder", ""),
+        Entry("forecast", "ladder", "", ("--forecast",)),
+        Entry("largest", "ladder", ""),
+        Entry("c", "experts", ""),
+    )
+    monkeypatch.setattr(queue, "QUEUE", entries)
+    start(tmp_path, "--lanes", "3")
+    text = capfd.readouterr().out
+    assert "commit forecast.json" in text
+    assert "largest: begins" not in text
+    assert "c: ended with 0" in text
+    assert text.index("a: ended") < text.index("forecast: begins")
+    root = tmp_path / "repository"
+    (root / "studies/ladder").mkdir(parents=True)
+    (root / "studies/ladder/forecast.json").write_text("forecast")  # as the script writes it
+    monkeypatch.setattr(queue, "ROOT", root)
+    start(tmp_path)
+    assert "largest: ended with 5" in capfd.readouterr().out
+
+
 def test_the_limit_holds(scripts, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(queue, "GRACE", 0.0)
     monkeypatch.setattr(queue, "SHORTEST", 0.01)

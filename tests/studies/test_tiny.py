@@ -15,6 +15,7 @@ from studies.depth import run as depth
 from studies.experts import run as experts
 from studies.ladder import run as ladder
 from studies.optimizers import run as optimizers
+from studies.papers import run as papers
 from studies.pieces import Records
 from studies.rank import run as rank
 
@@ -112,3 +113,22 @@ def test_only_the_adapters_are_trained_and_the_rule_divides_the_rate_of_b_by_the
     assert {rate for name, rate in trained.items() if name.endswith("A.weight")} == {1.0}
     rates = [rate for name, rate in trained.items() if name.endswith("B.weight")]
     assert rates == pytest.approx([2 / 16] * len(rank.PARTS))
+
+
+def test_papers(tmp_path, capsys):
+    """Parts are packed, and not measured again; nothing begins after the limit."""
+    options = ["--tiny", "--records", str(tmp_path), "--store", str(tmp_path / "work")]
+    one = ["--only", "s2-parameters"]
+    assert papers.main([*options, *one, "--minutes", "0"]) == 1
+    assert papers.main([*options, *one]) == 0
+    assert "part 1 of 1" in capsys.readouterr().out
+    options[-1] = str(tmp_path / "another machine")
+    assert papers.main([*options, *one]) == 0
+    assert "part 1" not in capsys.readouterr().out
+    assert papers.main([*options, "--report"]) == 0
+    assert "| s2-parameters | holds |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", papers.NAMES)
+def test_experiments_of_the_papers_have_their_scale(name):
+    assert "paper" in papers.EXPERIMENTS[name].scales
