@@ -9,7 +9,7 @@ leaves the others alone. Records are written to FOLDER/STUDY after every sweep. 
 checkpoints are in `--store` (default: `runs`), where the next command continues. `--lanes` runs
 several entries at the same time, which pays for small models: their sweeps leave the GPU idle.
 
-The forecast entries of the ladder train nothing: they write forecast.json from what the tuning found.
+The forecast entries of the ladder train nothing: they write forecast.json from the tuning.
 Entries of the ladder after them begin only in a later command, when that file is committed.
 `studies/README.md` has all commands in their order.
 """
