@@ -264,3 +264,60 @@ def test_the_start_of_the_base_is_compared_with_order_one():
     assert {round(size.ratio, 9) for size in good.sizes} == {1.0}
     large = o1.plan(entry.build(64), base=entry.build(WIDTH), init="fan-in", init_scale=5.0).start
     assert any("[start-too-large]" in finding for finding in large.findings)
+
+
+def size_by_hand(start: str, name: str, module: nn.Linear | nn.Embedding, layers: int) -> float:
+    """Return the initial size of a tensor of a Llama, from the formulas in the documentation."""
+    width = WIDTH
+    is_readout = name == "lm_head"
+    ends_branch = name.endswith(("o_proj", "down_proj"))
+    if isinstance(module, nn.Embedding):
+        return 0.02 if start == "completep" else 1.0
+    fan_in = module.in_features
+    if start == "xavier":
+        return (2 / (fan_in + module.out_features)) ** 0.5
+    if (start == "zero-readout" and is_readout) or (start == "zero-residual" and ends_branch):
+        return 0.0
+    if start == "completep":
+        if is_readout:
+            return 0.02 * 256 / width
+        return 0.02 * (256 / width) ** 0.5 * (2 / layers if ends_branch else 1)
+    powers = {"neural-tangent": -1 / 2, "hybrid": -3 / 4, "maximal-update": -1}
+    if is_readout and start in powers:
+        return width ** powers[start]
+    return fan_in**-0.5
+
+
+NAMED = ("xavier", "zero-readout", "zero-residual", "completep", "neural-tangent", "hybrid")
+
+
+@pytest.mark.parametrize("start", (*NAMED, "maximal-update"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama-gqa",
+        pytest.param("mistral", marks=pytest.mark.slow),
+        pytest.param("qwen3", marks=pytest.mark.slow),
+        pytest.param("stablelm", marks=pytest.mark.slow),
+    ],
+)
+def test_named_starts_are_hand_written_initializations(name, start):
+    """In float64 and bit for bit: zeros take nothing from the random state."""
+    entry = ZOO[name]
+    ours, hand = entry.build(WIDTH).double(), entry.build(WIDTH).double()
+    hand.load_state_dict(ours.state_dict())
+    plan = o1.plan(ours, base=entry.build(WIDTH).double(), init=start, inputs=entry.batch(0))
+    torch.manual_seed(1)
+    plan.apply()
+    torch.manual_seed(1)
+    layers = hand.config.num_hidden_layers
+    with torch.no_grad():
+        for key, module in hand.named_modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                size = size_by_hand(start, key, module, layers)
+                if size:
+                    module.weight.normal_(std=size)
+                else:
+                    module.weight.zero_()
+    for key, value in hand.state_dict().items():
+        assert torch.equal(ours.state_dict()[key], value), key
