@@ -232,7 +232,10 @@ def _verdicts() -> TableContent:
             because = "; ".join(reasons)
             if not reasons and verdict.notes:
                 because = verdict.notes[0].split(";")[0]
-            word = "STABLE" if verdict else "UNSTABLE"
+            if verdict:
+                word = "STABLE"
+            else:
+                word = "UNSTABLE"
             rows.append((name, alignment, word, because))
     return ("rule", "alignment", "verdict", "because"), rows
 
@@ -247,6 +250,9 @@ def _measured(names: Iterable[str]) -> TableContent:
         predicted = rms(p, training=True, alignment="worst")[CHANGE]
         fit = exponents(p, Settings(SEEDS), confidence=0.99).loc[CHANGE]
         interval = f"n^{fit.exponent:+.2f} [{fit.low:+.2f}, {fit.high:+.2f}]"
-        word = "holds" if fit.low <= predicted <= fit.high else "FAILS"
+        if fit.low <= predicted <= fit.high:
+            word = "holds"
+        else:
+            word = "FAILS"
         rows.append((name, power(predicted), interval, word))
     return ("rule", "predicted", "measured, widths 64 to 1024", "prediction"), rows

@@ -117,7 +117,9 @@ def _invocation(parameter: Parameter) -> str:
     several = parameter.default == () or "tuple" in str(hint)
     if is_positional(parameter):
         name = parameter.name.upper()
-        return f"[{name} ...]" if several else f"[{name}]"
+        if several:
+            return f"[{name} ...]"
+        return f"[{name}]"
     option = option_name(parameter)
     if isinstance(parameter.default, bool):
         return option

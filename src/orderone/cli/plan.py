@@ -287,7 +287,10 @@ def meta_model(config: Mapping[str, Any]) -> "nn.Module":
         message = f"hf-config: transformers {transformers.__version__} cannot read it: {error}"
         raise InputError(message, "unusable-hf-config", argument="hf_config") from error
     architectures = config.get("architectures") or []
-    name = architectures[0] if architectures else None
+    if architectures:
+        name = architectures[0]
+    else:
+        name = None
     if name is not None and not hasattr(transformers, name):
         message = f"hf-config: transformers {transformers.__version__} has no class {name}"
         raise InputError(message, "unusable-hf-config", argument="hf_config")

@@ -145,7 +145,10 @@ def _run_all(
     for number, experiment in enumerate(chosen, 1):
         print(f"[{number} of {len(chosen)}] {experiment.name}", file=sys.stderr, flush=True)
         near = nearest(experiment, scale)
-        used_seeds = seeds if has_seeds(experiment, near) else None
+        if has_seeds(experiment, near):
+            used_seeds = seeds
+        else:
+            used_seeds = None
         try:
             done.append(_run(experiment, near, out, again, used_seeds))
         except ImportError as error:

@@ -70,7 +70,10 @@ def read_rules(**texts: str | None) -> dict[str, str | None]:
     rules: dict[str, str | None] = {}
     for name, text in texts.items():
         if text is not None:
-            rules[name] = None if text.lower() == "none" else text
+            if text.lower() == "none":
+                rules[name] = None
+            else:
+                rules[name] = text
     return rules
 
 

@@ -50,7 +50,10 @@ def console() -> Console:
 
     It interprets no markup: "pip install 'orderone[report]'" would lose its brackets.
     """
-    color_system = None if no_color() else "auto"
+    if no_color():
+        color_system = None
+    else:
+        color_system = "auto"
     return _Console(highlight=False, markup=False, color_system=color_system)
 
 

@@ -177,7 +177,10 @@ def axis_of_training(
     if batches:
         refuse_unused("--batches", **shape)
         return Subject(name, known.about, build, growing, user_batches(batches))
-    size = axis.sizes[-1] if axis.name == "batch_sizes" else shape["batch"]
+    if axis.name == "batch_sizes":
+        size = axis.sizes[-1]
+    else:
+        size = shape["batch"]
 
     def batch_of_step(step: int, _seed: int) -> object:
         return _known_batch(name, seed + step, size, shape["length"])
@@ -246,7 +249,9 @@ def _whole(word: str) -> int:
         return 0
     if not number.is_integer():
         return 0
-    return int(word) if word.strip().isdecimal() else int(number)
+    if word.strip().isdecimal():
+        return int(word)
+    return int(number)
 
 
 def read_range(text: str, name: str) -> list[int]:

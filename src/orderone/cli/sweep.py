@@ -286,8 +286,10 @@ def sweep(
     if target is not None and study is not None:
         settings = settings_for(study, target)
     show_sweep(result, study, settings, json)
-    found = None if isinstance(settings, str) else settings
-    _write(study, found, setting.name, {"html": html, "png": png})
+    target_settings = None
+    if not isinstance(settings, str):  # otherwise it says why there are none
+        target_settings = settings
+    _write(study, target_settings, setting.name, {"html": html, "png": png})
     sys.stdout.flush()
     if study is None:
         sys.exit(OK)

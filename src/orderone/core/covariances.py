@@ -41,7 +41,10 @@ def _tensor(values: Array, name: str) -> tuple[Array, ModuleType]:
     xp = array_api_compat.array_namespace(values)
     layout = str(values.layout)
     if layout != "torch.strided" or values.is_meta or values.is_complex():
-        problem = "on the meta device" if values.is_meta else f"of {values.dtype}, {layout}"
+        if values.is_meta:
+            problem = "on the meta device"
+        else:
+            problem = f"of {values.dtype}, {layout}"
         raise InputError(
             f"{name}: expected a dense tensor of real numbers, got a tensor {problem}",
             argument=name,

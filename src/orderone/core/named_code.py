@@ -53,7 +53,9 @@ def _right_form(module: str, thing: str) -> str | None:
         return f"{_module_name(thing)}:function"
     if not module:
         before, dot, last = thing.rpartition(".")
-        return f"{before}:{last}" if dot and before and last else None
+        if dot and before and last:
+            return f"{before}:{last}"
+        return None
     if not thing:
         return f"{_module_name(module)}:function"
     return f"{_module_name(module)}:{thing}"

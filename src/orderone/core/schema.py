@@ -173,7 +173,9 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _place(name: str, key: str) -> str:
-    return f"{name}.{key}" if name else key
+    if name:
+        return f"{name}.{key}"
+    return key
 
 
 def _short(value: object) -> str:

@@ -196,7 +196,10 @@ class Denoising:
     def _on(self, device: torch.device, split: str) -> Sentences:
         """Return the sentences of "train" or "held", copied to the device once."""
         if (split, device) not in self._copies:
-            sentences = self.train if split == "train" else self.held
+            if split == "train":
+                sentences = self.train
+            else:
+                sentences = self.held
             self._copies[split, device] = sentences.to(device)
         return self._copies[split, device]
 

@@ -98,4 +98,6 @@ def _shifted(x: Tensor, by: int) -> Tensor:
 
 
 def _signed(x: int) -> int:
-    return x - (1 << 64) if x >> 63 else x
+    if x >> 63:
+        return x - (1 << 64)
+    return x

@@ -115,7 +115,10 @@ def _chunks(text: bytes) -> list[bytes]:
     start = 0
     while start < len(text):
         line_end = _LINE.search(text, start + _CHUNK)
-        end = line_end.end() if line_end else len(text)
+        if line_end:
+            end = line_end.end()
+        else:
+            end = len(text)
         chunks.append(text[start:end])
         start = end
     return chunks

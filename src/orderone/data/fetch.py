@@ -173,7 +173,10 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
         ).stdout
     with tarfile.open(fileobj=BytesIO(content)) as tar:
         for info in tar:
-            file = tar.extractfile(info) if info.isfile() else None
+            if info.isfile():
+                file = tar.extractfile(info)
+            else:
+                file = None
             if file:
                 yield info.name, file.read()
 

@@ -241,7 +241,10 @@ def _check_tokens(tokens: TokenNumbers, vocab: Count | None, argument: str) -> t
         tokens = tokens.long()
     whole = not (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool)
     if tokens.dim() != 1 or not whole or not len(tokens) or tokens.min() < 0:
-        smallest = f" from {tokens.min()}" if whole and tokens.numel() else ""
+        if whole and tokens.numel():
+            smallest = f" from {tokens.min()}"
+        else:
+            smallest = ""
         raise InputError(
             f"{expected} {tokens.dtype} of {tuple(tokens.shape)}{smallest}", argument=argument
         )

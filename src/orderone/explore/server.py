@@ -239,7 +239,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, view: str, query: str) -> None:
         # The view of a model imports code that the query names: only the page may ask for it, and a
         # browser that does not say where a request comes from is not answered.
-        unknown = "cross-site" if view == "model" else "same-origin"
+        if view == "model":
+            unknown = "cross-site"
+        else:
+            unknown = "same-origin"
         if self.headers.get("Sec-Fetch-Site", unknown) not in ("same-origin", "none"):
             return self._send(403, b"403 only the explorer's page may ask\n", "text/plain")
         try:

@@ -284,7 +284,9 @@ def _checked_stream(data: Iterable[object], argument: str) -> Iterable[object]:
 
 
 def _as_tuple(batch: object) -> object:
-    return tuple(batch) if isinstance(batch, list) else batch
+    if isinstance(batch, list):
+        return tuple(batch)
+    return batch
 
 
 # --- functions ------------------------------------------------------------------------------------
@@ -308,7 +310,10 @@ def _takes_step_and_seed(function: object) -> bool:
     if parameters is None:
         return True
     try:
-        named = {SIZE: 1} if any(p.name == SIZE for p in parameters) else {}
+        if any(p.name == SIZE for p in parameters):
+            named = {SIZE: 1}
+        else:
+            named = {}
         signature = inspect.signature(cast(Callable[..., object], function))
         signature.bind(0, 0, **named)
     except TypeError:

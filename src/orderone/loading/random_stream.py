@@ -67,7 +67,7 @@ def _of_numpy(generator: np.random.Generator) -> Generator:
 
 def private_generators(*owners: object) -> list[Generator]:
     """Return the generators that objects hold in their attributes, at any of a few levels."""
-    found: dict[int, Generator] = {}
+    generators: dict[int, Generator] = {}
     seen: set[int] = set()
 
     def search(thing: object, level: int) -> None:
@@ -75,13 +75,13 @@ def private_generators(*owners: object) -> list[Generator]:
             return
         seen.add(id(thing))
         if isinstance(thing, torch.Generator):
-            found[id(thing)] = _of_torch(thing)
+            generators[id(thing)] = _of_torch(thing)
         elif isinstance(thing, random.Random):
-            found[id(thing)] = Generator(thing.getstate, thing.setstate, thing.seed)
+            generators[id(thing)] = Generator(thing.getstate, thing.setstate, thing.seed)
         elif isinstance(thing, np.random.Generator):
-            found[id(thing)] = _of_numpy(thing)
+            generators[id(thing)] = _of_numpy(thing)
         elif isinstance(thing, np.random.RandomState):
-            found[id(thing)] = Generator(
+            generators[id(thing)] = Generator(
                 thing.get_state, thing.set_state, lambda seed: thing.seed(seed % _NUMPY_SEEDS)
             )
         elif isinstance(thing, (list, tuple)):
@@ -98,7 +98,7 @@ def private_generators(*owners: object) -> list[Generator]:
 
     for owner in owners:
         search(owner, 0)
-    return list(found.values())
+    return list(generators.values())
 
 
 class RandomStream:

@@ -83,7 +83,9 @@ class Bigram(nn.Module):
         self.tied = tied
         self.activation = ACTIVATIONS[one_of(activation, ACTIVATIONS, "activation")]
         self.multipliers = [float(width) ** -float(p.a[role]) for role in self.roles]
-        self.weight_roles = self.roles[:-1] if tied else self.roles
+        self.weight_roles = self.roles
+        if tied:
+            self.weight_roles = self.roles[:-1]
         widths = [vocab, *[width] * (depth + 1), vocab]
         self.weights = nn.ParameterList()
         for layer, role in enumerate(self.weight_roles):

@@ -126,7 +126,10 @@ def _chain(net: kernels.Sequential, features: int, width: int, last: int) -> nn.
             last_dense = i
     modules = nn.Sequential()
     for i, layer in enumerate(net.layers):
-        neurons = last if i == last_dense else width
+        if i == last_dense:
+            neurons = last
+        else:
+            neurons = width
         modules.append(to_module(layer, features, neurons))
         if isinstance(layer, kernels.Dense):
             features = neurons

@@ -185,8 +185,8 @@ def derivatives(phi: Phi, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
         if value.requires_grad:
             (first,) = torch.autograd.grad(value.sum(), at, create_graph=True)
         if first.requires_grad:
-            (found,) = torch.autograd.grad(first.sum(), at, allow_unused=True)
-            second = zero if found is None else found
+            (derivative,) = torch.autograd.grad(first.sum(), at, allow_unused=True)
+            second = zero if derivative is None else derivative
     return value.detach().numpy(), first.detach().numpy(), second.detach().numpy()
 
 

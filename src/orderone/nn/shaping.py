@@ -200,7 +200,10 @@ def _candidates(model: nn.Module) -> dict[str, object]:
     modules = dict(model.named_modules(remove_duplicate=False))
     functions: dict[str, object] = {}
     for name, module in modules.items():
-        prefix = f"{name}." if name else ""
+        if name:
+            prefix = f"{name}."
+        else:
+            prefix = ""
         for attribute, value in vars(module).items():
             if _is_one_of(value, SUPPORTED_FUNCTIONS + UNSUPPORTED_FUNCTIONS):
                 functions[prefix + attribute] = value
@@ -212,7 +215,10 @@ def _is_one_of(value: object, names: tuple[str, ...]) -> bool:
 
     The function may be in torch or torch.nn.functional, with or without settings (`partial`).
     """
-    function = value.func if isinstance(value, partial) else value
+    if isinstance(value, partial):
+        function = value.func
+    else:
+        function = value
     if not callable(function) or isinstance(function, nn.Module | type):
         return False
     for name in names:
@@ -269,10 +275,10 @@ def _transformed(
         return derivatives(phi, x)
 
     if method == "dks":
-        found = deep_kernel_shaping(values, depth, 1.5 if target is None else target)
+        shaping = deep_kernel_shaping(values, depth, 1.5 if target is None else target)
     else:
-        found = tailored_smooth(values, depth, 0.3 if target is None else target)
-    return TransformedActivation(phi, *found)
+        shaping = tailored_smooth(values, depth, 0.3 if target is None else target)
+    return TransformedActivation(phi, *shaping)
 
 
 def _refuse(value: object, name: str, reason: str) -> None:
@@ -281,7 +287,10 @@ def _refuse(value: object, name: str, reason: str) -> None:
 
 
 def _check_names(keep: ModuleNames, candidates: Mapping[str, object]) -> tuple[str, ...]:
-    names = (keep,) if isinstance(keep, str) else tuple(keep)
+    if isinstance(keep, str):
+        names = (keep,)
+    else:
+        names = tuple(keep)
     for name in names:
         if name not in candidates:
             raise InputError(
@@ -326,7 +335,10 @@ def _replace(
 def _fused(model: nn.Module, new: Mapping[str, nn.Module]) -> Iterator[tuple[nn.Module, str, Any]]:
     """Yield the flags by which torch would skip a replaced module, with module and value."""
     for name, module in model.named_modules():
-        prefix = f"{name}." if name else ""
+        if name:
+            prefix = f"{name}."
+        else:
+            prefix = ""
         if not any(inner.startswith(prefix) for inner in new):
             continue
         for flag in FUSED:

@@ -36,7 +36,10 @@ def batch_error(
 ) -> InputError:
     """Return the error to raise when `model` or the loss raised `error` for `batch`."""
     text = str(error).strip().splitlines()
-    raised = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    if text:
+        raised = f"{type(error).__name__}: {text[0]}"
+    else:
+        raised = type(error).__name__
     raised_by = "the model or the loss"
     remedy = "Pass batches that the model and the loss accept"
     if argument in WITHOUT_TARGETS:
@@ -81,7 +84,10 @@ def _describe_tensor(x: Tensor) -> str:
 
 def _accepted(model: Callable[..., object]) -> str:
     """Return the arguments of the model's forward, as a part of a message."""
-    forward = unwrap(model).forward if isinstance(model, nn.Module) else model
+    if isinstance(model, nn.Module):
+        forward = unwrap(model).forward
+    else:
+        forward = model
     try:
         names = list(inspect.signature(forward).parameters)
     except (TypeError, ValueError):  # written in C

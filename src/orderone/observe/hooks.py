@@ -55,7 +55,10 @@ def watching(
     for name, module in modules_by_name(model).items():
         if wanted(name):
             maker = partial(_hooks, name, module, sink, kinds, listens)
-            makers[name] = partial(_both, makers[name], maker) if name in makers else maker
+            if name in makers:
+                makers[name] = partial(_both, makers[name], maker)
+            else:
+                makers[name] = maker
     hooks = ModuleHooks(makers)
     try:
         hooks.register(makers)

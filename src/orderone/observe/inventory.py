@@ -223,15 +223,15 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     This is `inventory` without places: for callers that need no layouts, many times faster.
     """
     tensors: dict[str, Tensor] = {}
-    found: set[int] = set()
+    counted: set[int] = set()
     for path, module in unwrap(model).named_modules():
         for attribute, tensor in parameter_registry(module).items():
-            if tensor is None or id(tensor) in found:
+            if tensor is None or id(tensor) in counted:
                 continue
             name = clean(f"{path}.{attribute}" if path else attribute)
             if isinstance(tensor, UninitializedParameter):
                 raise _lazy(name)
-            found.add(id(tensor))
+            counted.add(id(tensor))
             tensors[name] = tensor
     if not tensors:
         raise _without_parameters(model)
@@ -258,7 +258,10 @@ def read_patterns(value: Any, model: nn.Module, argument: str) -> tuple[str, ...
             f'{argument}: expected patterns of tensor names such as ("*.bias",), got {value!r}',
             argument=argument,
         )
-    patterns = (value,) if isinstance(value, str) else tuple(value or ())
+    if isinstance(value, str):
+        patterns = (value,)
+    else:
+        patterns = tuple(value or ())
     names = list(inventory(model))
     for pattern in patterns:
         if not isinstance(pattern, str) or not fnmatch.filter(names, pattern):

@@ -67,7 +67,10 @@ class Survey:
         """Return the hooks before and after a module."""
 
         def before(called: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            x = main_tensor(args[0]) if args else None
+            if args:
+                x = main_tensor(args[0])
+            else:
+                x = None
             if x is None:
                 x = main_tensor((args, kwargs))
             if x is not None:

@@ -36,7 +36,9 @@ class Precision:
     @property
     def dtype(self) -> torch.dtype | None:
         """Data type of the parameters; None leaves them as they are."""
-        return torch.float64 if self.name == "float64" else None
+        if self.name == "float64":
+            return torch.float64
+        return None
 
     @property
     def half(self) -> torch.dtype | None:

@@ -19,10 +19,10 @@ from orderone.observe.moments import sizes_of
 @torch.library.custom_op("orderone::sizes", mutates_args=())
 def sizes(x: Tensor, mark: float) -> Tensor:
     """Return norm, sum, largest absolute value, and non-finite entries + `mark`: (4,), double."""
-    found = sizes_of(x)
+    sizes = sizes_of(x)
     if mark:
-        found[3] += mark
-    return found
+        sizes[3] += mark
+    return sizes
 
 
 @sizes.register_fake

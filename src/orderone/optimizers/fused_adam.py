@@ -34,7 +34,10 @@ class FusedAdam(TensorUpdates):
         settings: Mapping[str, Settings],
     ):
         self.parameters = parameters
-        self._kernel = fused_adamw_ if decoupled else fused_adam_
+        if decoupled:
+            self._kernel = fused_adamw_
+        else:
+            self._kernel = fused_adam_
         self._calls = _by_settings({name: settings[name] for name in parameters})
         self._views: dict[str, _Views] = {}
         for name, p in parameters.items():

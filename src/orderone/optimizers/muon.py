@@ -143,7 +143,10 @@ class Muon(torch.optim.Muon):
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(g, memory_format=torch.preserve_format)
         buffer = state["momentum_buffer"].lerp_(g, 1 - group["momentum"])
-        direction = g.lerp(buffer, group["momentum"]) if group["nesterov"] else buffer
+        if group["nesterov"]:
+            direction = g.lerp(buffer, group["momentum"])
+        else:
+            direction = buffer
         step = orthogonal(direction, group["eps"], group["ns_coefficients"], group["ns_steps"])
         lr = float(group["lr"])
         p.mul_(1 - lr * group["weight_decay"])
@@ -152,7 +155,10 @@ class Muon(torch.optim.Muon):
 
 def _three(coefficients: Coefficients) -> tuple[float, float, float]:
     """Return the coefficients of Newton-Schulz iterations."""
-    values = tuple(coefficients) if isinstance(coefficients, (tuple, list)) else ()
+    if isinstance(coefficients, (tuple, list)):
+        values = tuple(coefficients)
+    else:
+        values = ()
     if len(values) != 3:
         raise InputError(
             f"ns_coefficients: expected three numbers; got {coefficients!r}",

@@ -30,7 +30,10 @@ class NAdamUpdate(Update):
 
     def state(self, p: Tensor) -> State:
         # torch stores this number in its default precision, whatever the precision of the tensor
-        dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+        if torch.get_default_dtype() == torch.float64:
+            dtype = torch.float64
+        else:
+            dtype = torch.float32
         one_per_member = (len(p), *[1] * (p.dim() - 1))
         return {
             "first": torch.zeros_like(p),

@@ -218,7 +218,9 @@ def _read_law(law: object) -> UpdateLaw:
 def _named(law: UpdateLaw, coupled: bool) -> str | UpdateLaw:
     """Return the name of a law in theory if it has one."""
     if law == OPTIMIZERS["adam"]:
-        return "adam" if coupled else "adamw"
+        if coupled:
+            return "adam"
+        return "adamw"
     for name in ("sgd", "adafactor", "muon"):
         if law == OPTIMIZERS[name]:
             return name

@@ -168,7 +168,10 @@ def _prepare(optimizer: Optimizer) -> None:
         if p.grad is None:
             continue
         blocks = _blocks(optimizer, p, group[KEY])
-        penalty = 0.0 if _is_decoupled(group) else group.get("weight_decay", 0.0)
+        if _is_decoupled(group):
+            penalty = 0.0
+        else:
+            penalty = group.get("weight_decay", 0.0)
         gradient, changed = _gradient_for(p, p.grad, blocks, penalty)
         p.grad = gradient if changed is None else changed
         _PENDING[p] = _Pending(
@@ -322,7 +325,9 @@ def _without_factors(rows: RowSettings) -> list[object]:
 
 
 def _chosen(factor: Number, members: Tensor) -> Number:
-    return factor[members] if isinstance(factor, Tensor) else factor
+    if isinstance(factor, Tensor):
+        return factor[members]
+    return factor
 
 
 def _per_member(p: Tensor, values: Sequence[float]) -> Tensor:

@@ -169,7 +169,10 @@ def _with_options(call: "partial[Optimizer]") -> Algorithm:
     record.check_options(options)
     defaults: dict[str, Any] = {}
     for name in ("lr", "weight_decay", "eps"):
-        setting = record.eps_name if name == "eps" else name
+        if name == "eps":
+            setting = record.eps_name
+        else:
+            setting = name
         if setting in options:
             defaults[name] = options.pop(setting)
     if "decoupled_weight_decay" in options:

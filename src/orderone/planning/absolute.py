@@ -338,7 +338,10 @@ def _factors(
         folded = replace(folded, std=folded.std * into**-0.5)
     law = algorithm.law
     if is_strategy(request.name) and isinstance(law, str) and law in STRATEGY_LAWS:
-        s2_group = group if group in GROUPS else "PE"
+        if group in GROUPS:
+            s2_group = group
+        else:
+            s2_group = "PE"
         width = streams.width(out)
         lr = group_rate(request.name, s2_group, into, out, law, width)
         folded = replace(folded, lr=lr)

@@ -42,7 +42,10 @@ def adapters_of_other_rank(
         if part.growth == 1 or request.rank_rule is None:
             continue
         _check_product(drafts, name, part)
-        b = name if part.matrix == "B" else part.partner
+        if part.matrix == "B":
+            b = name
+        else:
+            b = part.partner
         multiplier = _multiplier(drafts[b], facts, part)
         result[name] = _scaled(drafts, name, part, multiplier, request)
     return result
@@ -52,8 +55,14 @@ def _scaled(
     drafts: Drafts, name: str, part: AdapterPart, multiplier: float, request: Request
 ) -> Draft:
     draft = drafts[name]
-    a = name if part.matrix == "A" else part.partner
-    random = "A" if drafts[a].base.rms else "B"
+    if part.matrix == "A":
+        a = name
+    else:
+        a = part.partner
+    if drafts[a].base.rms:
+        random = "A"
+    else:
+        random = "B"
     if request.rank_rule == "mup":
         factors = _by_rule(draft, request)
         if part.matrix == "B":

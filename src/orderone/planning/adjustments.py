@@ -206,7 +206,10 @@ def forward_constants(drafts: Drafts, facts: ForwardFacts, without: Collection[s
         if not power or not draft.trained or not maker.grows or name in without:
             continue
         growth = maker.resolved.growth
-        width_growth = growth.fan_in if maker.role == Role.READOUT else growth.fan_out
+        if maker.role == Role.READOUT:
+            width_growth = growth.fan_in
+        else:
+            width_growth = growth.fan_out
         reason = f"the forward code already multiplies by n^{power:.3g}"
         result[name] = draft.compensating(width_growth**power).because(reason)
     return result
@@ -215,7 +218,9 @@ def forward_constants(drafts: Drafts, facts: ForwardFacts, without: Collection[s
 def _use_of(draft: Draft) -> str:
     """Return the kind of use whose constants count for a tensor."""
     is_lookup = draft.resolved.tied is not None or "lookup" in draft.evidence.kinds
-    return "lookup" if is_lookup else "matrix"
+    if is_lookup:
+        return "lookup"
+    return "matrix"
 
 
 # --- residual branches ----------------------------------------------------------------------------
@@ -302,7 +307,9 @@ def _divide_packed_scores(drafts: Drafts, score: Score, missing: float) -> dict[
                 reason = "query rows times {:.4g}: attention scores are divided by the head size"
                 draft = draft.because(reason.format(missing))
         result[name] = draft
-    return result if folded else None
+    if folded:
+        return result
+    return None
 
 
 def _divide_scores(drafts: Drafts, score: Score, missing: float) -> dict[str, Draft]:
@@ -452,7 +459,10 @@ def _hooks(draft: Draft, multiplier: float, gauge_name: str) -> list[Multiplier]
                 " gauge='folded', which trains the same network"
             )
             raise InputError(message, "gauge-without-hook", argument="gauge")
-        side = "output" if place.layout.kind == "lookup" else "input"
+        if place.layout.kind == "lookup":
+            side = "output"
+        else:
+            side = "input"
         hooks.append(Multiplier(place.module, multiplier, side, f"{gauge_name} gauge"))
     return hooks
 

@@ -141,7 +141,10 @@ def _score(
             f" size, by {wide_scale:.4g}; let the model's scale depend on the head size only"
         )
         findings.append(with_code(note, "attention-scale"))
-    growth = pair.head_growth if pair.owned else grown
+    if pair.owned:
+        growth = pair.head_growth
+    else:
+        growth = grown
     if growth is None:
         note = (
             f"{where}: head sizes grow by different ratios in the parts of the model; the scores"
@@ -235,7 +238,10 @@ def _declared_rows(name: str, module: nn.MultiheadAttention) -> PackedScores:
     width = module.embed_dim
     queries: dict[str, Entries] = {}
     keys: dict[str, Entries] = {}
-    prefix = f"{name}." if name else ""
+    if name:
+        prefix = f"{name}."
+    else:
+        prefix = ""
     for attribute in ("in_proj_weight", "in_proj_bias"):
         if getattr(module, attribute) is not None:
             queries[prefix + attribute] = Entries(0, 3 * width, ((0, width),))

@@ -47,7 +47,10 @@ def bake(plan: "Plan", model: nn.Module, inputs: "ExampleBatch | None") -> nn.Mo
     factors: dict[str, float] = {}
     norms: dict[str, float] = {}
     for multiplier in plan.multipliers:
-        chosen = norms if _is_norm(modules[multiplier.module]) else factors
+        if _is_norm(modules[multiplier.module]):
+            chosen = norms
+        else:
+            chosen = factors
         chosen[multiplier.module] = chosen.get(multiplier.module, 1.0) * multiplier.value
     with torch.no_grad():
         for name, value in norms.items():
@@ -83,7 +86,10 @@ def _fold(
         return
     # the weight is both embedding and readout, with different multipliers
     lookups = [place.module for place in places if place.layout and place.layout.kind == "lookup"]
-    as_lookup = values[lookups[0]] if lookups else first
+    if lookups:
+        as_lookup = values[lookups[0]]
+    else:
+        as_lookup = first
     item.tensor.mul_(as_lookup)
     others = {name: value / as_lookup for name, value in values.items() if value != as_lookup}
     if len(set(others.values())) == 1 and len(others) + len(lookups) == len(values):

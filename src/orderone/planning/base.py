@@ -329,7 +329,10 @@ def override(config: Configuration, overrides: Mapping[str, object]) -> Configur
             values_of_parts.setdefault(part, {}).update(value)
         else:
             values_here[key] = value
-    result = _changed(config, values_here) if values_here else copy.deepcopy(config)
+    if values_here:
+        result = _changed(config, values_here)
+    else:
+        result = copy.deepcopy(config)
     for part, values in values_of_parts.items():
         if not is_configuration(getattr(config, part, None)):
             message = f"base: {type(config).__name__} has no nested configuration {part!r}"
@@ -346,7 +349,10 @@ def _changed(config: Configuration, values: Mapping[str, object]) -> Configurati
             numbers = [name for name, value in stored.items() if type(value) is int]
             known = ", ".join(sorted(numbers))
             near = get_close_matches(str(key), [*numbers, *aliases], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            if near:
+                hint = f"; did you mean {near[0]!r}?"
+            else:
+                hint = ""
             message = (
                 f"base: {type(config).__name__} has no {key!r}{hint}; its whole numbers are {known}"
             )

@@ -180,9 +180,9 @@ def plan(
         raise _no_base(request)
     if base is None or (isinstance(base, str) and base == ABSOLUTE):
         order_one = OrderOne(C or {}, Lambda or {})
-        found = constants.collect(model, inputs, probe)
-        _check_inputs(model, inputs, found.note)
-        made = absolute.absolute_plan(model, request, order_one, found)
+        forward_constants = constants.collect(model, inputs, probe)
+        _check_inputs(model, inputs, forward_constants.note)
+        made = absolute.absolute_plan(model, request, order_one, forward_constants)
         return replace(made, notes=(*made.notes, *request.lr_notes(optimizer)))
     if C or Lambda:
         message = (

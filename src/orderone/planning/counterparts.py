@@ -317,7 +317,10 @@ def common_name(names: Sequence[str]) -> str:
         if len(different) == 1:
             parts.append(different[0])
         elif len(different) == 2 or _is_range(different):
-            separator = ", " if len(different) == 2 else ".."
+            if len(different) == 2:
+                separator = ", "
+            else:
+                separator = ".."
             parts.append(f"{{{different[0]}{separator}{different[-1]}}}")
         else:
             parts.append(f"{{{', '.join(different)}}}")

@@ -83,7 +83,10 @@ def _draw_orthogonal(row: "Row", how: Draw, tensor: Tensor) -> None:
     for block in _blocks(tensor, how):
         rows, columns = block.shape
         gain = row.init_std * math.sqrt(max(rows, columns))
-        exact = block.dtype if block.dtype == torch.float64 else torch.float32
+        if block.dtype == torch.float64:
+            exact = block.dtype
+        else:
+            exact = torch.float32
         values = torch.empty(rows, columns, dtype=exact, device=block.device)
         nn.init.orthogonal_(values, gain)
         block.copy_(values)
@@ -91,7 +94,10 @@ def _draw_orthogonal(row: "Row", how: Draw, tensor: Tensor) -> None:
 
 def _blocks(tensor: Tensor, how: Draw) -> Iterator[Tensor]:
     """Yield the matrices of a tensor as views, fan-out first."""
-    wholes = list(tensor.unbind(0)) if how.experts else [tensor]
+    if how.experts:
+        wholes = list(tensor.unbind(0))
+    else:
+        wholes = [tensor]
     shift = int(how.experts)
     outputs = [axis - shift for axis in how.fan_out if axis >= shift]
     for whole in wholes:

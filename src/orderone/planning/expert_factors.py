@@ -138,7 +138,10 @@ def _check_outputs(block: _Block, growth: ExpertGrowth, rule: str) -> None:
     frozen = [name for name in block.outputs if not block.drafts[name][0].trained]
     if not needed or (block.outputs and not frozen):
         return
-    why = f"{frozen[0]} is frozen" if frozen else "it is unknown which of their tensors is the last"
+    if frozen:
+        why = f"{frozen[0]} is frozen"
+    else:
+        why = "it is unknown which of their tensors is the last"
     message = (
         f"experts: the weights of the active experts in {part.block} sum to"
         f" {growth.weights:.4g} times the base's, and the factor cannot be folded into the experts,"
@@ -151,7 +154,10 @@ def _check_outputs(block: _Block, growth: ExpertGrowth, rule: str) -> None:
 def _scaled(
     draft: Draft, part: ExpertPart, block: _Block, growth: ExpertGrowth, rule: str
 ) -> Draft:
-    tensor = "router" if part.kind == ROUTER else "expert"
+    if part.kind == ROUTER:
+        tensor = "router"
+    else:
+        tensor = "expert"
     if draft.name in block.outputs:
         tensor = "expert output"
     routing = block.routing

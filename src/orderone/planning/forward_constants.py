@@ -95,7 +95,10 @@ def constants_by_use(
         counted = [c.value for c in constants if not (without_terms and c.added)]
         values = [value for value in counted if value is not None]
         if counted:
-            products[at] = math.prod(values) if len(values) == len(counted) else None
+            if len(values) == len(counted):
+                products[at] = math.prod(values)
+            else:
+                products[at] = None
     return products
 
 

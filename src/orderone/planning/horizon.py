@@ -208,7 +208,10 @@ def _pair(value: object, name: str, example: str) -> Pair:
 
 
 def _positive(value: object, name: str) -> float:
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = float(value)
+    else:
+        number = nan
     if not isfinite(number) or number <= 0:
         raise InputError(f"{name}: expected a positive number, got {value!r}", argument=name)
     return number
@@ -229,10 +232,10 @@ def _read_axes(axes: AxesInput | None, known: Sequence[AxisInput]) -> tuple[tupl
             "wrong-type",
             argument="axes",
         )
-    found: dict[str, Axis] = {}
+    axes_of_rule: dict[str, Axis] = {}
     for axis in (read_axis(axis) for axis in known):
-        found[axis.name] = axis
-    missing = [name for name in found if name not in sizes]
+        axes_of_rule[axis.name] = axis
+    missing = [name for name in axes_of_rule if name not in sizes]
     if missing:
         raise InputError(
             f"axes: the rule has the axis {missing[0]}, and its sizes were not passed; pass"
@@ -242,6 +245,6 @@ def _read_axes(axes: AxesInput | None, known: Sequence[AxisInput]) -> tuple[tupl
         )
     result: list[tuple[Axis, Pair]] = []
     for name, pair in sizes.items():
-        axis = found.get(name) or read_axis(name)
+        axis = axes_of_rule.get(name) or read_axis(name)
         result.append((axis, _pair(pair, f"axes[{name!r}]", "(1024, 4096)")))
     return tuple(result)

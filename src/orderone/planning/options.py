@@ -501,7 +501,10 @@ class Request:
             lr = optimizer.lr
         if lr is None:  # every tensor has a rate of its own: `lr_of` has checked that
             plain_rates = self.lr.plain
-            lr = max(plain_rates.values()) if isinstance(plain_rates, dict) else 0.0
+            if isinstance(plain_rates, dict):
+                lr = max(plain_rates.values())
+            else:
+                lr = 0.0
         weight_decay = self.weight_decay.for_optimizer(optimizer.name)
         per_tensor: dict[str, Mapping[str, float]] = {}
         for setting in self.per_tensor:

@@ -86,12 +86,17 @@ def _tensors(rows: "Sequence[Row]", all_rows: "Sequence[Row]") -> str:
 
 def _cells(numbers: tuple[float, ...]) -> tuple[str, ...]:
     init, lr, weight_decay, eps, first, second, multiplier = numbers
-    betas = _cell(first) if first == second else f"{first:.4g}, {second:.4g}"
+    if first == second:
+        betas = _cell(first)
+    else:
+        betas = f"{first:.4g}, {second:.4g}"
     return (_cell(init), _cell(lr), _cell(weight_decay), _cell(eps), betas, _cell(multiplier))
 
 
 def _cell(number: float) -> str:
-    return "" if number == 1 else f"x{number:.4g}"
+    if number == 1:
+        return ""
+    return f"x{number:.4g}"
 
 
 # --- averaging timescale ------------------------------------------------------------------------
@@ -131,7 +136,10 @@ def timescale_lines(plan: "Plan", coupled: "Iterable[str]") -> list[str]:
     scales = timescales(plan.rows, coupled)
     lines: list[str] = []
     for scale in scales:
-        of = f" of {', '.join(scale.roles)}" if len(scales) > 1 else ""
+        if len(scales) > 1:
+            of = f" of {', '.join(scale.roles)}"
+        else:
+            of = ""
         line = (
             f"averaging timescale 1 / (lr x weight_decay){of}: base {scale.base:.4g} steps, target"
             f" {scale.target:.4g} steps"

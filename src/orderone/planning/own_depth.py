@@ -71,21 +71,21 @@ def keep(drafts: Drafts, model: nn.Module, base: Base) -> Adjusted:
     )
     factors = _own_factors(drafts, model, base)
     result = dict(drafts)
-    kept: dict[str, list[float]] = {}
+    factors_by_stack: dict[str, list[float]] = {}
     for name, factor in factors.items():
         if factor == 1:
             continue
         reason = f"the model's own initialization at this depth: x{factor:.4g}"
         result[name] = replace(drafts[name], own_depth=factor).because(reason)
-        kept.setdefault(stack_of(name), []).append(factor)
+        factors_by_stack.setdefault(stack_of(name), []).append(factor)
     notes = [with_code(note, "depth-not-scaled")]
-    if kept:
-        stacks = [f"{stack} {_range(values)}" for stack, values in kept.items()]
-        told = (
+    if factors_by_stack:
+        stacks = [f"{stack} {_range(values)}" for stack, values in factors_by_stack.items()]
+        message = (
             "initial sizes depend on the depth in the model's own code, and this is kept:"
             f" {', '.join(stacks)}"
         )
-        notes.append(with_code(told, "own-depth-kept"))
+        notes.append(with_code(message, "own-depth-kept"))
     return Adjusted(result, notes=tuple(notes))
 
 

@@ -155,14 +155,20 @@ class Row:
         blocks: list[RowSettings] = []
         for block in self.blocks:
             # a step relative to the size of the weights uses that of the whole tensor
-            step = block.lr / self.lr if self.lr else 1.0
+            if self.lr:
+                step = block.lr / self.lr
+            else:
+                step = 1.0
             if law.weight:
                 step *= (block.factors.std / self.factors.std) ** float(law.weight)
             shrinkage = block.lr * block.weight_decay
             whole = self.lr * self.weight_decay
             gradient = 1.0
             if not law.gradient and isinstance(self.eps, float) and isinstance(block.eps, float):
-                gradient = self.eps / block.eps if block.eps else 1.0
+                if block.eps:
+                    gradient = self.eps / block.eps
+                else:
+                    gradient = 1.0
             settings = {
                 "ranges": [list(span) for span in block.ranges],
                 "lr": step,

@@ -585,18 +585,18 @@ class _Comparison:
         """Return the settings of rows that have factors of their own."""
         request = self.request
         algorithm = draft.algorithm
-        own = request.init_scale_of(subject, len(draft.evidence.item.shape)) * draft.own_depth
+        scale = request.init_scale_of(subject, len(draft.evidence.item.shape)) * draft.own_depth
         horizon = self._horizon(draft)
         factors = block.factors(draft.factors, draft.update_law)
         constant = None
         if initial.constant is not None:
-            constant = initial.constant * factors.std * own
+            constant = initial.constant * factors.std * scale
         return Block(
             kind=block.kind,
             axis=block.entries.axis,
             size=block.entries.size,
             ranges=block.entries.ranges,
-            init_std=initial.rms * factors.std * own,
+            init_std=initial.rms * factors.std * scale,
             constant=constant,
             lr=request.lr_of(algorithm, subject) * factors.lr * horizon.lr,
             weight_decay=self._weight_decay(draft, subject, factors),
@@ -613,7 +613,10 @@ class _Comparison:
         for counterpart in self.counterparts.values():
             if counterpart.depth != 1:
                 depths.append(counterpart.depth)
-        others = [f"depth x{max(depths):.4g}"] if depths else []
+        if depths:
+            others = [f"depth x{max(depths):.4g}"]
+        else:
+            others = []
         others += self._more_of("rank", self.ranks)
         others += self._more_of("experts", self.expert_counts)
         others += self._more_of("queries per key", self.query_groups)

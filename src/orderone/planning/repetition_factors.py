@@ -77,9 +77,14 @@ def repeated_keys(
     for name, repetition in repeated.items():
         draft = drafts[name]
         query = drafts[repetition.queries]
-        own = _outputs(draft.evidence)
+        outputs = _outputs(draft.evidence)
         # heads are equally many in base and target: a bottleneck, or no repetition
-        if repetition.growth == 1 or own is None or own[0] == own[1] or not draft.trained:
+        if (
+            repetition.growth == 1
+            or outputs is None
+            or outputs[0] == outputs[1]
+            or not draft.trained
+        ):
             continue
         result[name] = _scaled(draft, query, repetition, request)
     return result
@@ -91,7 +96,10 @@ def _scaled(draft: Draft, query: Draft, repetition: Repetition, request: Request
     role = query.role
     if draft.evidence.only_matrix is None:  # a bias
         growth = Growth(fan_out=growth.fan_out)
-        role = Role.FIXED if growth.fan_out == 1 else Role.VECTOR
+        if growth.fan_out == 1:
+            role = Role.FIXED
+        else:
+            role = Role.VECTOR
     factors = Factors()
     if role != Role.FIXED:
         factors = width_factors(request.parameterization(law), role, growth, law)

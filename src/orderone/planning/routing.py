@@ -67,7 +67,9 @@ class RoutingChange:
         """Sum of the combine weights, target over base."""
         ratio = self.target.weight_sum / self.base.weight_sum
         near = round(ratio, 6)
-        return near if abs(near - ratio) < 1e-5 * ratio else ratio
+        if abs(near - ratio) < 1e-5 * ratio:
+            return near
+        return ratio
 
 
 def routing_of(
@@ -221,7 +223,10 @@ def _members(
 
 def _member(name: str, part: ExpertPart) -> str:
     """Return the name of the expert module in its block."""
-    inner = name.removeprefix(f"{part.block}.") if part.block else name
+    if part.block:
+        inner = name.removeprefix(f"{part.block}.")
+    else:
+        inner = name
     return ".".join(inner.split(".")[:2])
 
 
@@ -245,7 +250,10 @@ def _output(value: object) -> Tensor:
     """Return the first floating-point tensor of a block's output."""
     if isinstance(value, Tensor):
         return value
-    parts = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        parts = value.values()
+    else:
+        parts = value
     for part in parts:  # pyright: ignore[reportGeneralTypeIssues]
         if isinstance(part, Tensor) and part.is_floating_point():
             return part

@@ -144,7 +144,10 @@ class PerTensor(Generic[V]):
         raise InputError(message, "ambiguous-role", argument=self.name)
 
     def _raise_uncovered(self, tensor: Subject) -> None:
-        role = f" ({tensor.roles[0]})" if tensor.roles else ""
+        if tensor.roles:
+            role = f" ({tensor.roles[0]})"
+        else:
+            role = ""
         raise InputError(
             f"{self.name}: no key fits {tensor.name}{role}; add {DEFAULT!r}, the value of all other"
             f" tensors (in the space of a sweep: {self.name!r})",
@@ -206,12 +209,18 @@ class Setting(PerTensor[float]):
     @staticmethod
     def read(name: str, value: object, optimizers: Sequence[str]) -> "Setting":
         """Return the validated setting; `optimizers` are the names that may be keys."""
-        default = 1.0 if name == INIT_SCALE else None
+        if name == INIT_SCALE:
+            default = 1.0
+        else:
+            default = None
         if value is None:
             return Setting(name, default)
         if not isinstance(value, Mapping):
             return Setting(name, default=_number(value, name, name))
-        keys = () if name == INIT_SCALE else optimizers
+        if name == INIT_SCALE:
+            keys = ()
+        else:
+            keys = optimizers
         numbers = sorted_keys(name, value, keys, lambda number, key: _number(number, key, name))
         return Setting(
             name,

@@ -71,7 +71,9 @@ def _read_value(value: object, place: str) -> StartValue:
             return name
         one_of(value, (*starts.names(), ZERO_VALUE), INIT)
     number = nonnegative(value, place, INIT)
-    return ZERO_VALUE if number == 0 else number
+    if number == 0:
+        return ZERO_VALUE
+    return number
 
 
 def _value_for_all(value: object, place: str) -> StartValue:

@@ -136,7 +136,10 @@ class StartReport:
             words = f"{first.size:.4g} instead of {first.order_one:.4g}, x{ratio}, {first.verdict}"
             lines.append(f"  {name}: {words}")
         for output in self.outputs:
-            place = f"{output.kind} of {output.name}" if output.name else str(output.kind)
+            if output.name:
+                place = f"{output.kind} of {output.name}"
+            else:
+                place = str(output.kind)
             lines.append(f"  {place}: {output.size:.3g}, {output.expected}, {output.verdict}")
         return printable("\n".join(lines))
 

@@ -59,7 +59,10 @@ def render(plan: "Plan", wide: bool = False, origins: bool | None = None) -> str
         remarks.append(describe(plan.settings.init, plan.rows))
     if origins is None:
         origins = _has_further_axes(plan)
-    by_origin = origin_lines(plan.rows) if origins else []
+    if origins:
+        by_origin = origin_lines(plan.rows)
+    else:
+        by_origin = []
     remarks += [LEGEND, plan.looked]
     if origins:
         remarks = [*_horizon_lines(plan), *remarks]
@@ -87,7 +90,10 @@ def _horizon_lines(plan: "Plan") -> list[str]:
         lines.append(f"{name} x{target / base:.4g} ({base:.4g} -> {target:.4g})")
     if "tokens" in settings.axes and "batch" not in settings.axes:
         lines.append("batch size as at the base")
-    lines = [", ".join(lines)] if lines else []
+    if lines:
+        lines = [", ".join(lines)]
+    else:
+        lines = []
     if settings.horizon is not None:
         for axis in horizon(settings.horizon):
             if axis.name in settings.axes:
@@ -216,7 +222,10 @@ def cells(row: "Row") -> tuple[str, ...]:
         "" if eps is None else f"{eps:.3g}",
     )
     shape = "x".join(map(str, row.shape)) or "scalar"
-    optimizer = f" ({row.optimizer})" if _has_rest(row.optimizer) else ""
+    if _has_rest(row.optimizer):
+        optimizer = f" ({row.optimizer})"
+    else:
+        optimizer = ""
     return (row.role + optimizer, shape, row.grows, *numbers, row.reason)
 
 

@@ -64,9 +64,10 @@ def instances_to_trace(model: nn.Module, base: Base, inputs: ExampleBatch | None
     if inputs is None:
         derived = token_batch(inner, base.module)
         if derived is not None and not derived.is_meta:
-            derived = (
-                None if _failure(inner, derived) or _failure(base.module, derived) else derived
-            )
+            if _failure(inner, derived) or _failure(base.module, derived):
+                derived = None
+            else:
+                derived = derived
     batch = derived if inputs is None else inputs
     if batch is None:
         raise NoExampleBatch(

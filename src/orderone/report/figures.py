@@ -52,7 +52,10 @@ def write_figures(
 def _heading(layout: Layout) -> dict[str, str]:
     """Split the title of a figure: return the first line as title and the rest as caption."""
     title = layout.get("title") or {}
-    text = title.get("text", "") if isinstance(title, Mapping) else str(title)
+    if isinstance(title, Mapping):
+        text = title.get("text", "")
+    else:
+        text = str(title)
     heading, *caption = (_plain_text(line) for line in re.split(r"<br ?/?>", text, maxsplit=1))
     return {"title": heading, "caption": " ".join(caption)}
 

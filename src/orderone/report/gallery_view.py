@@ -227,7 +227,10 @@ def _paired(blocks: list[Block]) -> list[Block]:
         small = bool(item.data) and not item.wide
         if waiting is not None and not small:
             waiting.wide = True
-        waiting = item if small and waiting is None else None
+        if small and waiting is None:
+            waiting = item
+        else:
+            waiting = None
     if waiting is not None:
         waiting.wide = True
     return blocks

@@ -15,7 +15,10 @@ def density_figure(comparison: ComparisonInput, settings: str) -> Figure:
     """Return a figure for `report.write_figures` of a `measure.Comparison`."""
     low, high = _range(comparison)
     grid = np.linspace(low, high, POINTS)
-    bounds = (-1.0, 1.0) if comparison.quantity == "ρ" else None
+    if comparison.quantity == "ρ":
+        bounds = (-1.0, 1.0)
+    else:
+        bounds = None
     bars = {
         "type": "histogram",
         "histnorm": "probability density",

@@ -28,7 +28,9 @@ class PlotlyJs:
 
 def plotly_js(traces: Collection[str] = ()) -> PlotlyJs:
     """Return the small plotly.js, or the full one if it is needed for these kinds of traces."""
-    return _small() if TRACES.issuperset(traces) else _full()
+    if TRACES.issuperset(traces):
+        return _small()
+    return _full()
 
 
 @lru_cache

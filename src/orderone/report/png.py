@@ -57,7 +57,10 @@ def _draw(
     left_out = rows[MOST:]
     columns = min(COLUMNS, max(3, len(drawn)))  # the title needs the width of three panels
     lines = math.ceil(len(drawn) / columns)
-    foot = 2 * FOOT if left_out else FOOT
+    if left_out:
+        foot = 2 * FOOT
+    else:
+        foot = FOOT
     figure.set_size_inches(columns * WIDTH + 0.15, lines * HEIGHT + HEAD + foot)
     for k, row in enumerate(drawn):
         axes = figure.add_axes(_place(figure, k, columns))

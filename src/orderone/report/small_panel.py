@@ -178,7 +178,10 @@ def _tick(value: float, position: int | None = None) -> str:
     digits, power = f"{value:.1e}".split("e")
     if -3 <= int(power) <= 3:
         return f"{float(f'{value:.2g}'):g}"
-    factor = "" if digits == "1.0" else rf"${float(digits):g}\cdot$"
+    if digits == "1.0":
+        factor = ""
+    else:
+        factor = rf"${float(digits):g}\cdot$"
     return factor + f"$10^{{{int(power)}}}$"
 
 

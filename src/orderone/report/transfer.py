@@ -97,7 +97,9 @@ def floor(t: TransferInput) -> float:
     for curve in all_curves(t):
         finite = curve.losses[np.isfinite(curve.losses)]
         lowest = min(lowest, finite.min(initial=math.inf))
-    return lowest if np.isfinite(lowest) else 0.0
+    if np.isfinite(lowest):
+        return lowest
+    return 0.0
 
 
 def run_range(t: TransferInput) -> tuple[float, float]:
@@ -135,7 +137,10 @@ def _losses(t: TransferInput) -> Figure:
     annotations: list[Layout] = []
     layout: Layout = {"title": {"text": title}, "height": 460, "annotations": annotations}
     for k, rule in enumerate(t.rules):
-        axis = "" if k == 0 else str(k + 1)
+        if k == 0:
+            axis = ""
+        else:
+            axis = str(k + 1)
         for curve, best in zip(t.curves[rule], t.optima[rule], strict=True):
             name = f"{t.axis} {curve.size}"
             colour = colours[curve.size]

@@ -53,7 +53,10 @@ def first_quantity(check: CheckInput) -> str:
     if not known:
         message = "r.frame: expected records to draw, got none; measure at least one module"
         raise InputError(message, "nothing-to-draw", argument="r")
-    usual = "change" if "change" in known else known[0]
+    if "change" in known:
+        usual = "change"
+    else:
+        usual = known[0]
     judged = ranked(check).drop_duplicates(subset=["module", "quantity"])
     ranks = judged["verdict"].map(rank)
     worst = min(ranks, default=len(ORDER))

@@ -54,7 +54,10 @@ def meanfield(
     title = f"{activation}: weight_var {weight_var:g}, bias_var {bias_var:g}, keep {keep:g}"
     rows = []
     for name, value in record.items():
-        text = f"{value:.10g}" if isinstance(value, float) else value
+        if isinstance(value, float):
+            text = f"{value:.10g}"
+        else:
+            text = value
         rows.append((name, text, MEANING[name]))
     show.console().print(show.table(title, ("quantity", "value", "meaning"), rows))
 

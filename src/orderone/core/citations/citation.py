@@ -51,7 +51,10 @@ class Citation:
             "url": self.url,
         }
         lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value is not None]
-        kind = "software" if self.version else "misc"
+        if self.version:
+            kind = "software"
+        else:
+            kind = "misc"
         return "\n".join([f"@{kind}{{{self.key},", *lines, "}"])
 
     def to_dict(self) -> dict[str, object]:

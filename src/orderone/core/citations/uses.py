@@ -86,7 +86,10 @@ def cite(names: Names = ()) -> list[Citation]:
 
     Without names, return all references.
     """
-    requested = [names] if isinstance(names, str) else list(names)
+    if isinstance(names, str):
+        requested = [names]
+    else:
+        requested = list(names)
     if not requested:
         return list(dict.fromkeys((ORDERONE, *PAPERS.values())))
     papers = [ORDERONE]
@@ -96,7 +99,10 @@ def cite(names: Names = ()) -> list[Citation]:
 
 
 def _keys(name: Name) -> tuple[str, ...]:
-    text = name.lower() if isinstance(name, str) else ""
+    if isinstance(name, str):
+        text = name.lower()
+    else:
+        text = ""
     if text.startswith("s="):
         return (_S2,)
     paper = re.fullmatch(r"(s[0-3])(-.+)?", text)

@@ -43,7 +43,10 @@ def draw_mixes(
     A box is (top, left, height, width), or -1 for mixup.
     """
     u = draws.uniform("mix", 4).double()
-    chance = 0.5 if mixup and cutmix else float(bool(cutmix))
+    if mixup and cutmix:
+        chance = 0.5
+    else:
+        chance = float(bool(cutmix))
     cut = u[:, 0] < chance
     side = (1 - _beta(cutmix, u[:, 1])).sqrt()
     half_high = (side * height).long() // 2

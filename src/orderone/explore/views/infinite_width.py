@@ -60,8 +60,8 @@ def _inputs(limit: "ModuleKernel", examples: int, c0: float) -> np.ndarray:
     rng = np.random.default_rng(0)
     if limit.table is not None:
         common = rng.integers(0, limit.table, shape)
-        own = rng.integers(0, limit.table, (examples, *shape))
-        return np.where(rng.random((examples, *shape)) < c0**0.5, common, own)
+        separate = rng.integers(0, limit.table, (examples, *shape))
+        return np.where(rng.random((examples, *shape)) < c0**0.5, common, separate)
     shared = rng.standard_normal(shape)
     alone = rng.standard_normal((examples, *shape))
     return c0**0.5 * shared + (1 - c0) ** 0.5 * alone

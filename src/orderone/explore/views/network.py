@@ -35,7 +35,10 @@ def network(query: Query) -> dict[str, object]:
     starts = [q0, net.q_star if settled else q0]
     path = net.trajectory([starts, starts], c0, LAYERS)
     lengths = path.q[:, 0]
-    cobweb = path.c[: STEPS + 1, 1] if settled else np.array([])
+    if settled:
+        cobweb = path.c[: STEPS + 1, 1]
+    else:
+        cobweb = np.array([])
     critical = critical_weight_var(net.activation, net.bias_var, net.keep)
     scalars = {name: getattr(net, name) for name in SCALARS}
     return {
@@ -51,7 +54,10 @@ def _length_map(net: MeanField, lengths: np.ndarray) -> dict[str, object]:
     """Return the length map over the range of the signals and 15 % more."""
     first = lengths[: STEPS + 1]
     cobweb = first[first < TALLEST]
-    end = net.q_star if net.q_star < TALLEST else 0.0
+    if net.q_star < TALLEST:
+        end = net.q_star
+    else:
+        end = 0.0
     x = np.linspace(0, 1.15 * max(cobweb.max(initial=0.0), end) or 1.0, POINTS)
     return {"x": x, "y": net.length_map(x), "cobweb": cobweb}
 

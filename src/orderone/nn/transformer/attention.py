@@ -51,7 +51,10 @@ class Attention(nn.Module):
         v = self._split(self.value(memory))
         if mask is not None:
             mask = mask[:, None, None, :]
-        dropout = self.dropout if self.training else 0.0
+        if self.training:
+            dropout = self.dropout
+        else:
+            dropout = 0.0
         read = nn.functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=self.causal
         )

@@ -96,12 +96,13 @@ class VisionTransformer(nn.Module):
         self.pooling = one_of(pooling, POOLING, "pooling")
         C = read_scales(C, vision_scales(mlp))
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C, uniform=True)
-        tokens = (image // patch) ** 2 + (self.pooling == "class")
         self.patchify = Linear(channels * patch**2, width, C["patch"], bias=bias)
         self.class_token = None
         if self.pooling == "class":
             self.class_token = Table(1, width, C["PE"])
-        self.positions = Positions(tokens, width, C["PE"])
+        self.positions = Positions(
+            (image // patch) ** 2 + (self.pooling == "class"), width, C["PE"]
+        )
         self.dropout = nn.Dropout(dropout)
         self.layers = Stack(
             (EncoderBlock(shape) for _ in range(count(depth, "depth"))), checkpoint=checkpoint

@@ -395,7 +395,10 @@ class Graph:
             for name, use in step.uses:
                 if use.kind == "matrix":
                     is_the_same = carriers.get(name, names) == names
-                    carriers[name] = names if is_the_same else ()
+                    if is_the_same:
+                        carriers[name] = names
+                    else:
+                        carriers[name] = ()
         return {name: names for name, names in carriers.items() if names}
 
     def generated_matrices(self) -> dict[str, tuple[int, int]]:
@@ -658,7 +661,9 @@ def _moved(
         return None
     if isinstance(moved, (list, tuple)) and moved:  # the parts of a split are alike
         moved = moved[0]
-    return moved if isinstance(moved, Tensor) else None
+    if isinstance(moved, Tensor):
+        return moved
+    return None
 
 
 def _all_different(numbers: Tensor) -> bool:

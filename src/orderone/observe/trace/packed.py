@@ -107,11 +107,11 @@ def packed_scores(
     for name, summed in fan_in.items():
         family = _family(name, parameters)
         for place in range(start, len(products.operands)):
-            found = _scores_in(products.operands[place], name, family, summed)
-            if found is not None:
+            scores = _scores_in(products.operands[place], name, family, summed)
+            if scores is not None:
                 start = place + 1
-                if found.queries and found.keys:
-                    result[name] = found
+                if scores.queries and scores.keys:
+                    result[name] = scores
                 break
     return result
 
@@ -145,9 +145,9 @@ def _scores_in(
             return None
         entries: dict[str, Entries] = {}
         for other, gradient in gradients.items():
-            found = _entries(gradient, summed if other == name else ())
-            if found is not None:
-                entries[other] = found
+            nonzero = _entries(gradient, summed if other == name else ())
+            if nonzero is not None:
+                entries[other] = nonzero
         euler = sum(float((gradients[n] * family[n].detach()).sum()) for n in gradients)
         linear.append(abs(euler - value) <= LINEAR * scale)
         sides.append(entries)
@@ -165,9 +165,11 @@ def _gradients(
     generator = torch.Generator().manual_seed(0)
     random = torch.randn(operand.shape, generator=generator).to(operand)
     value = (random * operand).sum()
-    found = torch.autograd.grad(value, list(family.values()), retain_graph=True, allow_unused=True)
+    raw_gradients = torch.autograd.grad(
+        value, list(family.values()), retain_graph=True, allow_unused=True
+    )
     gradients: dict[str, Tensor] = {}
-    for name, gradient in zip(family, found, strict=True):
+    for name, gradient in zip(family, raw_gradients, strict=True):
         if gradient is not None and bool(gradient.any()):
             gradients[name] = gradient
     total = float(value.detach())

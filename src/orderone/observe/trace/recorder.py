@@ -319,7 +319,10 @@ class Recorder(TorchDispatchMode):
         weight = self._value(operation.arguments["weight"])
         if not weight.is_weight:
             return self._other(operation)
-        channels = 0 if operation.arguments.get("transposed") else 1
+        if operation.arguments.get("transposed"):
+            channels = 0
+        else:
+            channels = 1
         dims = [channels, *range(2, weight.tensor.ndim)]
         uses = weight.summed("convolution", dims)
         uses += self._optional_uses(operation, "bias", "shift")
@@ -331,7 +334,10 @@ class Recorder(TorchDispatchMode):
         return Step("norm" if uses else "normalized", operation.inputs, uses)
 
     def _table(self, operation: Operation) -> Value:
-        argument = "weight" if "embedding" in operation.name else "self"
+        if "embedding" in operation.name:
+            argument = "weight"
+        else:
+            argument = "self"
         return self._value(operation.arguments[argument])
 
     def _lookup(self, operation: Operation) -> Step:
@@ -403,7 +409,10 @@ class Recorder(TorchDispatchMode):
             return self._other(operation)
         for value in (left, right):
             if value.is_weight:
-                kind = "norm" if self._is_normalized(inputs[0]) else "gain"
+                if self._is_normalized(inputs[0]):
+                    kind = "norm"
+                else:
+                    kind = "gain"
                 return Step(kind, inputs, value.used("gain"))
         others = [value for value in inputs if not self._is_statistic(value)]
         if len(inputs) == 2 and len(others) < 2:
@@ -482,7 +491,10 @@ class Recorder(TorchDispatchMode):
         )
         preserves = kind == "pass" or name in ("reciprocal", "clamp", "clamp_min", "maximum")
         statistic = rooted or (preserves and len(inputs) == 1 and self._is_statistic(inputs[0]))
-        move = operation.repeat if is_view or name in MOVES else None
+        if is_view or name in MOVES:
+            move = operation.repeat
+        else:
+            move = None
         return Step(kind, inputs, uses, statistic=statistic, move=move)
 
 

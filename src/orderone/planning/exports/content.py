@@ -83,35 +83,43 @@ def _trainer_names(
     plan: "Plan", target: str, own_names: Names
 ) -> tuple[dict[str, Sequence[str]], tuple[str, ...]]:
     """Return the trainer's names of every tensor of the plan, and notes."""
-    own: dict[str, Sequence[str]] = {row.name: (row.name,) for row in plan.rows}
+    unchanged: dict[str, Sequence[str]] = {row.name: (row.name,) for row in plan.rows}
     if own_names is not None:
         return {row.name: _own_name(row.name, own_names) for row in plan.rows}, ()
     if target not in TABLES:
-        return own, ()
+        return unchanged, ()
     mapped: dict[str, Sequence[str]] = {}
     for row in plan.rows:
-        experts = row.shape[0] if len(row.shape) == 3 else 1
-        found = tables.renamed(row.name, experts, TABLES[target])
-        if found is None:
+        if len(row.shape) == 3:
+            experts = row.shape[0]
+        else:
+            experts = 1
+        new_names = tables.renamed(row.name, experts, TABLES[target])
+        if new_names is None:
             note = (
                 f"the names are those of the model: {target} has no documented names for"
                 f" {row.name}. If {target} renames tensors of this model, pass names="
             )
-            return own, (note,)
-        mapped[row.name] = found
+            return unchanged, (note,)
+        mapped[row.name] = new_names
     return mapped, ()
 
 
 def _own_name(name: str, own_names: Names) -> Sequence[str]:
-    found = own_names.get(name) if isinstance(own_names, Mapping) else None
+    if isinstance(own_names, Mapping):
+        trainer_names = own_names.get(name)
+    else:
+        trainer_names = None
     if callable(own_names):
-        found = own_names(name)
-    if not found:
+        trainer_names = own_names(name)
+    if not trainer_names:
         raise InputError(
             f"names: expected a name of the trainer for every tensor, got none for {name}",
             argument="names",
         )
-    return (found,) if isinstance(found, str) else tuple(found)
+    if isinstance(trainer_names, str):
+        return (trainer_names,)
+    return tuple(trainer_names)
 
 
 def _refuse_packed(name: str, first: "Row", second: "Row") -> None:

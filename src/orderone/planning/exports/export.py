@@ -191,7 +191,9 @@ def _lost_options(plan: "Plan", chosen: Format) -> dict[str, str]:
         return {"options": f"{settings.user_class}, of which a plan file has the name only"}
     options = _options(plan)
     unknown = [name for name in options if not chosen.takes(settings.optimizer, name)]
-    return {"options": ", ".join(unknown)} if unknown else {}
+    if unknown:
+        return {"options": ", ".join(unknown)}
+    return {}
 
 
 def _options(plan: "Plan") -> dict[str, Any]:
@@ -231,7 +233,9 @@ def _base(plan: "Plan", made: Content, min_lr: float) -> Base:
 def _common_betas(made: Content) -> tuple[float, ...] | None:
     """Return the betas of the optimizer's averages, if the plan scales them for all tensors."""
     betas = {group.betas for group in made.groups if "betas" in group.averages}
-    return betas.pop() if len(betas) == 1 else None
+    if len(betas) == 1:
+        return betas.pop()
+    return None
 
 
 def _init(made: Content) -> list[dict[str, Any]]:

@@ -91,7 +91,10 @@ def group_options(group: Group, base: Base) -> dict[str, Any]:
     if base.betas is not None:
         options["betas"] = list(base.betas)
     for name, value in group.averages.items():
-        options[name] = list(value) if isinstance(value, tuple) else value
+        if isinstance(value, tuple):
+            options[name] = list(value)
+        else:
+            options[name] = value
     return options
 
 
@@ -107,13 +110,13 @@ def first_match(
     groups: Sequence[Mapping[str, Any]], names: Collection[str]
 ) -> dict[str, Mapping[str, Any]]:
     """Return the first group whose regular expression matches, for each name that has one."""
-    found: dict[str, Mapping[str, Any]] = {}
+    matches: dict[str, Mapping[str, Any]] = {}
     for name in names:
         for group in groups:
             if re.search(group["pattern"], name):
-                found[name] = group
+                matches[name] = group
                 break
-    return found
+    return matches
 
 
 def torch_groups(groups: Sequence[Mapping[str, Any]], model: nn.Module | None) -> TorchGroups:
@@ -151,4 +154,6 @@ def read_betas(options: Mapping[str, Any]) -> tuple[float, ...] | None:
     betas = options.get("betas", options.get("alpha"))
     if betas is None:
         return None
-    return tuple(betas) if isinstance(betas, (tuple, list)) else (betas,)
+    if isinstance(betas, (tuple, list)):
+        return tuple(betas)
+    return (betas,)

@@ -107,11 +107,11 @@ def renamed(name: str, experts: int, table: Table) -> tuple[str, ...] | None:
     `experts` is the number of experts if the tensor holds several of them.
     """
     numbers = re.findall(r"(?<=\.)\d+(?=\.)", name)
-    found = table.get(re.sub(r"(?<=\.)\d+(?=\.)", "{}", name))
-    if found is None:
+    targets = table.get(re.sub(r"(?<=\.)\d+(?=\.)", "{}", name))
+    if targets is None:
         return None
     names: list[str] = []
-    for target in found:
+    for target in targets:
         if "{expert}" in target:
             names += [target.format(*numbers, expert=expert) for expert in range(experts)]
         else:

@@ -25,7 +25,10 @@ def _lines(value: object, indent: int) -> list[str]:
     if not isinstance(value, Sequence):
         return [space + _scalar(value)]
     for item in value:
-        nested = _lines(item, indent + 2) if _is_nested(item) else [f"{space}  {_scalar(item)}"]
+        if _is_nested(item):
+            nested = _lines(item, indent + 2)
+        else:
+            nested = [f"{space}  {_scalar(item)}"]
         lines.append(f"{space}- {nested[0].lstrip()}")
         lines += nested[1:]
     return lines
@@ -43,5 +46,7 @@ def _scalar(value: object) -> str:
             return {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan")
         number = repr(value)
         # YAML 1.1 reads 1e-05 as a string
-        return number.replace("e", ".0e", 1) if "e" in number and "." not in number else number
+        if "e" in number and "." not in number:
+            return number.replace("e", ".0e", 1)
+        return number
     return json.dumps(value)

@@ -40,9 +40,9 @@ def adapter_parts(tensors: Sequence[Evidence]) -> dict[str, AdapterPart]:
         module = frozen.item.places[0].module
         for container in (module, module.rpartition(".")[0]):
             inside = [evidence for evidence in trained if _inside(evidence, container)]
-            found = _pairs(frozen, inside)
-            if found and len(found) == len(inside):
-                parts |= {name: part for name, part in found.items() if name not in parts}
+            adapters = _pairs(frozen, inside)
+            if adapters and len(adapters) == len(inside):
+                parts |= {name: part for name, part in adapters.items() if name not in parts}
                 break
     return parts
 

@@ -299,7 +299,10 @@ class Widths:
         for evidence in self.tensors:
             for layout in evidence.layouts:
                 if layout.kind == kind:
-                    axes = layout.fan_in if side == "fan_in" else layout.fan_out
+                    if side == "fan_in":
+                        axes = layout.fan_in
+                    else:
+                        axes = layout.fan_out
                     result.update(evidence.over(axes))
         return result
 

@@ -168,7 +168,9 @@ def _block_of(
                 continue
             if _is_router(other, block, count, axes):
                 return block
-    return module if EXPERT in name.lower() else None
+    if EXPERT in name.lower():
+        return module
+    return None
 
 
 # --- lists ----------------------------------------------------------------------------------------
@@ -222,7 +224,10 @@ def lists_of_experts(parts: Mapping[str, ExpertPart]) -> frozenset[str]:
     lists: set[str] = set()
     for name, part in parts.items():
         if part.kind == EXPERT_PART and part.axis is None:
-            inner = name.removeprefix(f"{part.block}.") if part.block else name
+            if part.block:
+                inner = name.removeprefix(f"{part.block}.")
+            else:
+                inner = name
             lists.add(stack_of(f"{part.block}.{inner.split('.')[0]}".lstrip(".")))
     return frozenset(lists)
 

@@ -76,7 +76,9 @@ def _resolve(evidence: Evidence, widths: Widths) -> ResolvedRole | Doubt:
     for source in RANKING:
         role = source(evidence, widths)
         if role is not None:
-            return role if evidence.override else _written_matrix(role, evidence, widths)
+            if evidence.override:
+                return role
+            return _written_matrix(role, evidence, widths)
     return _doubt(evidence, widths)
 
 
@@ -377,7 +379,9 @@ def _structural_role(evidence: Evidence, widths: set[int], first: bool, last: bo
     if is_output or (last and fan_out not in widths):
         return Role.READOUT
     if first or fan_in not in widths:
-        return Role.VECTOR if fan_in == 1 else Role.EMBEDDING
+        if fan_in == 1:
+            return Role.VECTOR
+        return Role.EMBEDDING
     # with fewer keys than queries, the fan-out of packed matrices is no multiple of a width
     several = evidence.part is not None or evidence.hints.packed > 1
     if several or any(_few_times(fan_out, width) for width in widths):
@@ -443,7 +447,9 @@ def group_of(evidence: Evidence, role: Role, width: int | None) -> str:
     if role == Role.EMBEDDING:
         if evidence.hints.positional or not evidence.layouts:
             return "PE"
-        return "WE" if "lookup" in evidence.kinds else "patch"
+        if "lookup" in evidence.kinds:
+            return "WE"
+        return "patch"
     if role == Role.HIDDEN:
         fan_in, fan_out = evidence.fans
         if evidence.hints.attention or fan_in == fan_out:

@@ -82,7 +82,7 @@ class Megatron(Format):
         return overrides
 
     def read(self, data: Data, names: Collection[str]) -> dict[str, Values]:
-        found: dict[str, Values] = {}
+        settings: dict[str, Values] = {}
         for name in names:
             merged: Data = {}
             for entry in data["config_overrides"]:
@@ -93,5 +93,5 @@ class Megatron(Format):
                 betas = None
                 if "adam_beta1" in data:
                     betas = (data["adam_beta1"], data["adam_beta2"])
-                found[name] = Values(merged["max_lr"], weight_decay, merged.get("eps"), betas)
-        return found
+                settings[name] = Values(merged["max_lr"], weight_decay, merged.get("eps"), betas)
+        return settings

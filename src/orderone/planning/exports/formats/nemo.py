@@ -30,7 +30,10 @@ class Nemo(Format):
         merged: dict[tuple[float, float], list[str]] = {}  # groups that differ only in eps
         for group in content.groups:
             lr_mult = group.lr / base.lr
-            wd_mult = group.weight_decay / base.weight_decay if base.weight_decay else 1.0
+            if base.weight_decay:
+                wd_mult = group.weight_decay / base.weight_decay
+            else:
+                wd_mult = 1.0
             merged.setdefault((lr_mult, wd_mult), []).extend(group.names)
         merged.pop((1.0, 1.0), None)  # what the optimizer itself says
         overrides: list[Data] = []
@@ -60,10 +63,10 @@ class Nemo(Format):
     def read(self, data: Data, names: Collection[str]) -> dict[str, Values]:
         optimizer = data["optimizer"]
         matched = first_match(optimizer["param_group_overrides"], names)
-        found: dict[str, Values] = {}
+        settings: dict[str, Values] = {}
         for name in names:
             entry = matched.get(name, {"lr_mult": 1.0, "wd_mult": 1.0})
             lr = optimizer["lr"] * entry["lr_mult"]
             weight_decay = optimizer["weight_decay"] * entry["wd_mult"]
-            found[name] = Values(lr, weight_decay, optimizer.get("eps"), read_betas(optimizer))
-        return found
+            settings[name] = Values(lr, weight_decay, optimizer.get("eps"), read_betas(optimizer))
+        return settings

@@ -50,9 +50,9 @@ class OlmoCore(Format):
         return [module.OptimGroupOverride(**entry) for entry in data["group_overrides"]]
 
     def read(self, data: Data, names: Collection[str]) -> dict[str, Values]:
-        found: dict[str, Values] = {}
+        settings: dict[str, Values] = {}
         for entry in data["group_overrides"]:
             for name in names:
                 if any(fnmatch(name, pattern) for pattern in entry["params"]):
-                    found[name] = values(entry["opts"])
-        return found
+                    settings[name] = values(entry["opts"])
+        return settings

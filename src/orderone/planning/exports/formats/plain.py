@@ -89,4 +89,6 @@ def rest(plan: "Plan") -> Data:
 
 
 def _ratio(value: float, base: float) -> float | None:
-    return value / base if base else None
+    if base:
+        return value / base
+    return None

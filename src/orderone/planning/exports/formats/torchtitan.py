@@ -57,5 +57,5 @@ class Torchtitan(Format):
         return [module.ParamGroupConfig(**entry) for entry in data["param_groups"]]
 
     def read(self, data: Data, names: Collection[str]) -> dict[str, Values]:
-        found = first_match(data["param_groups"], names)
-        return {name: values(entry["optimizer_kwargs"]) for name, entry in found.items()}
+        entries = first_match(data["param_groups"], names)
+        return {name: values(entry["optimizer_kwargs"]) for name, entry in entries.items()}
