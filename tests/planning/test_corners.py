@@ -15,7 +15,7 @@ from torch.nn import functional
 import orderone as o1
 from orderone import rules
 from orderone.core.errors import code_of
-from orderone.planning.base import BLOCK, Initial, measure
+from orderone.planning.initial import BLOCK, Initial, measure
 
 
 class Residual(nn.Module):

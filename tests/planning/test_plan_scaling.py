@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import orderone as o1
 from orderone.observe.trace import trace
-from orderone.planning.base import Initial, pooled
+from orderone.planning.initial import Initial, pooled
 
 BATCH = torch.zeros(2, 8)
 

@@ -23,10 +23,10 @@ from orderone.observe.inventory import Item, Place, inventory, unwrap
 from orderone.optimizers.table import Algorithm, record_for
 from orderone.planning.adjustments import hook_notes
 from orderone.planning.apply import sizes_now
-from orderone.planning.base import Initial, measure
 from orderone.planning.constant_overrides import OrderOne
 from orderone.planning.constants import Constants
 from orderone.planning.forward_facts import output_modules
+from orderone.planning.initial import Initial, measure
 from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier, Plan, Row, in_groups
 from orderone.planning.roles.evidence import (

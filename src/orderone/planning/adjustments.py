@@ -23,10 +23,10 @@ from orderone.core.roles import Role
 from orderone.observe.trace.packed import Entries
 from orderone.optimizers.table import Algorithm
 from orderone.planning.attention_scores import Score
-from orderone.planning.base import Initial
 from orderone.planning.counterparts import stack_of
 from orderone.planning.draw import Draw
 from orderone.planning.forward_facts import ForwardFacts
+from orderone.planning.initial import Initial
 from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier
 from orderone.planning.roles.evidence import Evidence

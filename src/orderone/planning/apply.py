@@ -22,8 +22,8 @@ from torch.optim import Optimizer
 from orderone.core.errors import InputError, with_code
 from orderone.observe.inventory import modules_by_name
 from orderone.optimizers.row_rates import row_index
-from orderone.planning.base import Initial, measure
 from orderone.planning.draw import draw
+from orderone.planning.initial import Initial, measure
 from orderone.torch_compat import (
     first_local_row,
     forward_hook_registry,

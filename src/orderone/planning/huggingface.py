@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from orderone.observe.inventory import shapes_of
-from orderone.planning.base import Configuration, built, is_configuration, is_sizes, parameter_count
+from orderone.planning.base import Configuration, built, is_configuration, is_sizes
 from orderone.planning.counterparts import stack_of
+from orderone.planning.initial_sizes import parameter_count
 from orderone.planning.roles.vocabulary import OTHER_SIZES, TOKEN_KEYS
 
 LAYERS = 2

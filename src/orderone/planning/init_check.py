@@ -21,9 +21,9 @@ from torch.utils.hooks import RemovableHandle
 from orderone.core.errors import with_code
 from orderone.observe.inventory import inventory
 from orderone.observe.trace import call_with, undisturbed
-from orderone.planning.base import parameter_count
 from orderone.planning.counterparts import stack_of
 from orderone.planning.huggingface import GROWTH, LARGEST
+from orderone.planning.initial_sizes import parameter_count
 from orderone.planning.options import ExampleBatch
 from orderone.planning.traced_pair import Pair
 from orderone.torch_compat import tree_leaves

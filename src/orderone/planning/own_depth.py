@@ -34,19 +34,10 @@ from orderone.observe.inventory import inventory
 from orderone.planning import huggingface
 from orderone.planning.adjustments import Adjusted, Draft, Drafts
 from orderone.planning.apply import mark_of
-from orderone.planning.base import (
-    Base,
-    Initial,
-    agree,
-    built,
-    drawn_by_code,
-    drawn_by_torch,
-    from_module,
-    is_configuration,
-    measure,
-    pooled,
-)
+from orderone.planning.base import Base, built, from_module, is_configuration
 from orderone.planning.counterparts import stack_of
+from orderone.planning.initial import Initial, measure, pooled
+from orderone.planning.initial_sizes import agree, drawn_by_code, drawn_by_torch
 from orderone.rules.axes import Growth
 
 # powers of the depth that initializers use

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim.lr_scheduler import LRScheduler
 
-    from orderone.planning.base import Initial
     from orderone.planning.exports import Export
     from orderone.planning.exports.content import Names
     from orderone.planning.init_check import Observation
+    from orderone.planning.initial import Initial
     from orderone.planning.options import ExampleBatch
 
 # optimizer, lr, weight decay, eps, betas, settings of rows

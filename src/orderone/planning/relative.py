@@ -40,12 +40,13 @@ from orderone.planning.adapter_factors import (
 )
 from orderone.planning.adjustments import Draft, DraftBlock
 from orderone.planning.apply import sizes_now
-from orderone.planning.base import Base, Initial, is_configuration, measure, sizes_of
+from orderone.planning.base import Base, is_configuration, sizes_of
 from orderone.planning.counterparts import Counterpart, counterparts, stack_of
 from orderone.planning.expert_factors import mixtures_of_experts
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.horizon import scaled_betas, times
 from orderone.planning.huggingface import other_numbers
+from orderone.planning.initial import Initial, measure
 from orderone.planning.options import Request
 from orderone.planning.origins import Origin
 from orderone.planning.plan import Block, Multiplier, Plan, Row, in_groups

@@ -19,10 +19,11 @@ from orderone.core.errors import InputError, with_code
 from orderone.core.roles import Role
 from orderone.observe.inventory import modules_by_name
 from orderone.planning.adjustments import Adjusted, Draft, Drafts, weight_norm_pairs
-from orderone.planning.base import Base, Initial
+from orderone.planning.base import Base
 from orderone.planning.counterparts import common_name, stack_of
 from orderone.planning.draw import ZERO, Draw
 from orderone.planning.forward_facts import ForwardFacts
+from orderone.planning.initial import Initial
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.roles.resolve import group_of, residual_width
 from orderone.planning.roles.standalone import named_layouts, with_parts
