@@ -678,3 +678,40 @@ def test_caches_of_the_data_are_not_emptied():
     )
     list(run_alone(job, trials_of(job)))
     assert LOADED == [1]
+
+
+# --- unusual tensors ------------------------------------------------------------------------------
+
+
+class Unusual(nn.Module):
+    """Model with complex numbers, a table with sparse gradients, and a buffer of flags.
+
+    If `forgets`, an attribute changes them.
+    """
+
+    def __init__(self, forgets):
+        super().__init__()
+        self.inner = mlp(8)
+        self.table = nn.Embedding(2, 4, sparse=True)
+        self.wave = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+        self.register_buffer("flags", torch.zeros(2, dtype=torch.bool))
+        self.forgets = forgets
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += self.forgets
+        self.flags = self.flags.logical_xor(torch.tensor([self.calls % 2 == 1, True]))
+        x = torch.fft.irfft(torch.fft.rfft(x) * self.wave, n=4)
+        return self.inner(x + self.table((x[:, 0] > 0).long()))
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_unusual_tensors_are_compared(tmp_path, recwarn, forgets):
+    if not forgets:
+        train(lambda: Unusual(False), tmp_path)
+        assert not recwarn.list
+        return
+    with refuses("state-not-saved", argument="checkpoint") as caught:
+        train(lambda: Unusual(True), tmp_path)
+    assert "calls" in str(caught.value)
+    assert "flags differs by up to 1" in str(caught.value)

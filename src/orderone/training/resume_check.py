@@ -115,7 +115,7 @@ def _latest(loop: TrainingLoop) -> Update:
     gradients: dict[str, Tensor] = {}
     for name, p in loop.step.module.named_parameters():
         if p.grad is not None:
-            gradients[name] = p.grad
+            gradients[name] = p.grad.to_dense()  # that of an embedding may be sparse
     return Update(loop.losses[-1:], gradients, model_tensors(loop.step.module))
 
 

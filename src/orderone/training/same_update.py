@@ -138,7 +138,8 @@ def _different_tensor(
             continue
         pair = (update.gradients.get(name), other.gradients.get(name))
         if not _is_rounding(x.detach(), y, before[name], pair, near):
-            largest = float((x.detach().double() - y.double()).abs().max())
+            wide = torch.complex128 if x.is_complex() else torch.float64
+            largest = float((x.detach().to(wide) - y.to(wide)).abs().max())
             return (
                 f"{name} differs by up to {largest:.3g} after the second update if there was a save"
                 " and a load before it"
