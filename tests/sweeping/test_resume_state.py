@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import sweep_subjects
 from support.errors import refuses
 from support.sweep_subjects import batch, mlp
 from torch import nn
@@ -345,10 +346,11 @@ SYSTEM = random.SystemRandom()
 
 
 class Hidden(nn.Module):
-    """Model with a small effect of a counter of the process, and of numbers of the system."""
+    """Model with a small effect of a counter in a file, and of numbers of the system."""
 
-    def __init__(self, width, kept):
+    def __init__(self, width, kept, path):
         super().__init__()
+        self.path = path
         self.inner = mlp(width)
         self.kept = kept
 
@@ -356,11 +358,18 @@ class Hidden(nn.Module):
         h = self.inner(x)
         if not self.training:
             return h
-        calls = int(os.environ["CALLS"]) + 1
-        os.environ["CALLS"] = str(calls)
-        if self.kept == "process":
+        calls = int(self.path.read_text()) + 1
+        self.path.write_text(str(calls))
+        if self.kept == "file":
             return h * (1 + 3e-4 * (calls % 7))
         return h * (1 + 3e-4 * (calls % 7) + 3e-4 * SYSTEM.random())
+
+
+@pytest.fixture
+def counter(tmp_path):
+    path = tmp_path / "calls.txt"
+    path.write_text("0")
+    return path
 
 
 @pytest.fixture
@@ -368,16 +377,16 @@ def counted(monkeypatch):
     monkeypatch.setenv("CALLS", "0")
 
 
-@pytest.mark.parametrize("kept", ["process", "process and system"])
-def test_train_refuses_hidden_state_with_a_small_effect(tmp_path, counted, kept):
+@pytest.mark.parametrize("kept", ["file", "file and system"])
+def test_train_refuses_hidden_state_with_a_small_effect(tmp_path, counter, kept):
     with refuses("state-not-saved", argument="checkpoint"):
-        train(lambda: Hidden(8, kept), tmp_path)
+        train(lambda: Hidden(8, kept, counter), tmp_path)
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("kept", ["process", "process and system"])
-def test_trials_with_hidden_state_are_not_saved(tmp_path, counted, kept, stacked):
-    job = job_of(lambda width: Hidden(width, kept), verify=False)
+@pytest.mark.parametrize("kept", ["file", "file and system"])
+def test_trials_with_hidden_state_are_not_saved(tmp_path, counter, kept, stacked):
+    job = job_of(lambda width: Hidden(width, kept, counter), verify=False)
     with pytest.warns(UserWarning, match="keeps state outside") as caught:
         list(Engine(job, tmp_path, stacked).run(trials_of(job)))
     assert set(warned_codes(caught)) == {"checkpoint-not-written"}
@@ -532,6 +541,91 @@ def in_a_buffer(model):
     model.late = types.MethodType(late, model)
 
 
+def in_another_module(model):
+    def count():
+        sweep_subjects.CALLS[0] += 1
+        return sweep_subjects.CALLS[0]
+
+    sweep_subjects.CALLS[0] = 0
+    model.late = lambda h: 2 * h if count() > 4 else h
+
+
+def in_the_environment(model):
+    def late(h):
+        os.environ["CALLS"] = str(int(os.environ["CALLS"]) + 1)
+        return 2 * h if int(os.environ["CALLS"]) > 4 else h
+
+    model.late = late
+
+
+def in_a_function(model):
+    model.late = lambda h: 2 * h if counted_by_attribute() > 4 else h
+
+
+def counted_by_attribute():
+    function = counted_by_attribute
+    vars(function)["calls"] = vars(function).get("calls", 0) + 1
+    return vars(function)["calls"]
+
+
+def in_a_default(model):
+    model.late = lambda h: 2 * h if counted_by_default() > 4 else h
+
+
+def counted_by_default(seen=[]):  # noqa: B006
+    seen.append(1)
+    return len(seen)
+
+
+def in_a_method(model):
+    calls = [0]
+
+    class Counting(nn.Module):
+        def forward(self, h):
+            calls[0] += 1
+            return 2 * h if calls[0] > 4 else h
+
+    model.late = Counting()
+
+
+class Holder:
+    def __init__(self, value):
+        self.value = value
+
+
+def deep_in_objects(model):
+    model.holder = Holder(Holder(Holder(Holder(Holder(0)))))
+
+    def late(self, h):
+        inner = self.holder.value.value.value.value
+        inner.value += 1
+        return 2 * h if inner.value > 4 else h
+
+    model.late = types.MethodType(late, model)
+
+
+class CountingHook:
+    calls = 0
+
+    def __call__(self, module, inputs):
+        self.calls += 1
+        return (2 * inputs[0] if self.calls > 4 else inputs[0],)
+
+
+def in_a_hook(model):
+    model.late = nn.Identity()
+    model.late.register_forward_pre_hook(CountingHook())
+
+
+def on_a_parameter(model):
+    def late(self, h):
+        p = self.inner[0].weight
+        p.calls = getattr(p, "calls", 0) + 1
+        return 2 * h if p.calls > 4 else h
+
+    model.late = types.MethodType(late, model)
+
+
 def in_a_running_generator(model):
     def factors():
         yield from [1.0] * 4
@@ -565,10 +659,18 @@ class Late(nn.Module):
         (in_code_of_exec, "calls"),
         (in_an_iterator, "factors"),
         (in_a_buffer, "calls"),
+        (in_another_module, "sweep_subjects.CALLS"),
+        (in_the_environment, "os.environ"),
+        (in_a_function, "counted_by_attribute.calls"),
+        (in_a_default, "counted_by_default"),
+        (in_a_method, "Counting.forward.calls"),
+        (deep_in_objects, "holder"),
+        (in_a_hook, "hook 0"),
+        (on_a_parameter, "weight.calls"),
         (in_a_running_generator, "cannot be copied"),
     ],
 )
-def test_train_names_state_that_no_attribute_shows(tmp_path, prepare, words):
+def test_train_names_state_that_no_attribute_shows(tmp_path, counted, prepare, words):
     with pytest.warns(UserWarning, match=words) as caught:
         train(lambda: Late(8, prepare), tmp_path)
     assert warned_codes(caught) == ["state-may-be-lost"]
@@ -625,6 +727,14 @@ def test_train_names_the_state_of_a_loss(tmp_path):
     assert warned_codes(warned) == ["state-may-be-lost"]
     wanted = train(lambda: mlp(8), tmp_path, loss=CountingLoss(4), checkpoint=None)
     assert found.losses.tolist() == wanted.losses.tolist()  # the check has counted no call
+
+
+def test_a_stack_does_not_lose_attributes_of_parameters():
+    job = job_of(lambda width: Late(width, on_a_parameter), precision="float64")
+    trials = trials_of(job)
+    wanted = {outcome.key: outcome.losses for outcome in run_alone(job, trials)}
+    for outcome in Engine(job).run(trials):
+        np.testing.assert_allclose(outcome.losses, wanted[outcome.key], rtol=1e-12)
 
 
 @pytest.mark.parametrize("stacked", [False, True])

@@ -1,11 +1,13 @@
 """State outside a model that its code can change: global variables, and attributes of classes.
 
-Such state is shared by all models of a process. No checkpoint holds it, members of a stack change
-it once instead of once each, and a second training starts with what the first one has left. Only
-code of users is read: the classes of modules, the functions they use, the loss function, and the
-globals that these name. Values are compared as text; large ones, such as data sets, are left out.
+Also what functions have captured, their default values and attributes, attributes of parameters,
+and the environment. No checkpoint holds such state. Members of a stack change it once instead of
+once each, and a second training starts with what the first one has left. Only code of users is
+read: the classes of modules, the functions they use, the loss function, and the globals that these
+name. Values are compared as text; large ones, such as data sets, are left out.
 """
 
+import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +21,13 @@ from torch import Tensor, nn
 
 from orderone.training.fingerprint import is_library, names_in, plain_function
 from orderone.training.stacked.inner_state import HOLDERS, LRU_CACHE
-from orderone.training.stacked.value_text import GENERATORS, SIMPLE, text_of, user_attributes
+from orderone.training.stacked.value_text import (
+    GENERATORS,
+    SIMPLE,
+    parts_of,
+    text_of,
+    user_attributes,
+)
 
 LARGEST = 1 << 16  # entries of a tensor or array
 LONGEST = 1 << 10  # items of a container
@@ -28,8 +36,13 @@ MOST = 200  # functions and classes that are read
 
 def global_texts(model: nn.Module, loss: object = None) -> dict[str, str]:
     """Return the state that the code of a model and a loss can change, by name, as text."""
-    texts: dict[str, str] = {}
-    for home, name, value in _Reader(model, loss).values():
+    values = list(_Reader(model, loss).values())
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        for key, value in vars(tensor).items():
+            if _can_change(value):
+                values.append((name, key, value))
+    texts = {"os.environ": str(dict(os.environ))}
+    for home, name, value in values:
         try:
             texts[f"{home}.{name}"] = text_of(value)
         except Exception:  # objects of the user may raise anything
@@ -87,21 +100,31 @@ class _Reader:
                 if isinstance(plain_function(value), FunctionType):
                     self.add(value)
             return
-        for value in self._globals(thing).values():
+        for value in [*self._globals(thing).values(), *dict(parts_of(thing)).values()]:
             self.add(value)
+        for module in self._modules(thing):
+            for name in names_in(thing.__code__):
+                self.add(vars(module).get(name))
 
     def values(self) -> Iterator[tuple[str, str, object]]:
         """Yield module or class, name, and value."""
         for thing in self.code.values():
             if isinstance(thing, type):
                 held = {name: x for name, x in vars(thing).items() if not name.startswith("__")}
-                home = thing.__qualname__
+                yield from _changeable(thing.__qualname__, held)
             else:
-                held = self._globals(thing)
-                home = str(thing.__module__)
-            for name, value in held.items():
-                if _can_change(value):
-                    yield home, name, value
+                yield from _changeable(str(thing.__module__), self._globals(thing))
+                yield from _changeable(thing.__qualname__, dict(parts_of(thing)))
+                for module in self._modules(thing):
+                    named = {name: vars(module).get(name) for name in names_in(thing.__code__)}
+                    yield from _changeable(module.__name__, named)
+
+    def _modules(self, function: FunctionType) -> Iterator[ModuleType]:
+        """Yield the modules of the user that a function names."""
+        for name in names_in(function.__code__):
+            value = function.__globals__.get(name)
+            if isinstance(value, ModuleType) and not is_library(value.__name__):
+                yield value
 
     def caches(self) -> Iterator[tuple[dict[str, Any], str, Any]]:
         """Yield the global variables of a module, and name and value of a cache among them."""
@@ -118,6 +141,12 @@ class _Reader:
             if value is not None and not isinstance(value, ModuleType):
                 found[name] = value
         return found
+
+
+def _changeable(home: str, held: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
+    for name, value in held.items():
+        if value is not None and _can_change(value):
+            yield home, name, value
 
 
 def _is_of_library(code: FunctionType | type) -> bool:

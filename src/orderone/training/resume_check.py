@@ -23,11 +23,12 @@ from orderone.training.fresh_loss import fresh_loss
 from orderone.training.loop import TrainingLoop
 from orderone.training.same_update import Update, difference
 from orderone.training.snapshot import MODEL, restore_snapshot, snapshot
-from orderone.training.stacked.alike import attribute_texts, description
+from orderone.training.stacked.alike import attribute_texts, description, hook_texts
 from orderone.training.stacked.value_text import text_of
 from orderone.training.step import compiled_module
 
 LARGEST = 1 << 30  # bytes of a model that is copied for this
+DEEP = 8  # levels of nested attributes that are compared, once in a study
 
 
 class ResumeCheck:
@@ -135,14 +136,16 @@ def different_attributes(a: nn.Module, b: nn.Module, exact: bool | None = None) 
     """
     if exact is None:
         exact = all(p.device.type == "cpu" for p in a.parameters())
-    others = attribute_texts(b)
+    others = attribute_texts(b, DEEP)
     modules = dict(a.named_modules())
     names: list[str] = []
-    for (name, key), text in attribute_texts(a).items():
+    for (name, key), text in attribute_texts(a, DEEP).items():
         if others.get((name, key)) == text or callable(vars(modules[name]).get(key)):
             continue
         if exact or isinstance(vars(modules[name]).get(key), (bool, int, str)):
             names.append(f"{name}.{key}".lstrip("."))
+    if exact:
+        names += changed(hook_texts(b, DEEP), hook_texts(a, DEEP))
     return names
 
 

@@ -265,8 +265,9 @@ class _Verification:
         for name, text in global_texts(alone.step_of(0).module).items():
             if before.get(name) != text:
                 raise NotStackable(
-                    f"{name} changes in every forward pass, and all models of the process share"
-                    " it, so that a training depends on those before it; trained one after another",
+                    f"{name} changes in every forward pass, and is no parameter or buffer: all"
+                    " models of the process share it, or a stack has no copy of it for each member;"
+                    " trained one after another",
                     "not-repeatable",
                 )
 

@@ -11,6 +11,7 @@ This finds the usual differences at once, with their names. What it cannot see, 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
 
 import numpy as np
 import torch
@@ -118,16 +119,27 @@ def description(model: nn.Module) -> dict[str, str]:
     return texts
 
 
-def attribute_texts(model: nn.Module) -> dict[tuple[str, str], str]:
+def attribute_texts(model: nn.Module, depth: int = DEEPEST) -> dict[tuple[str, str], str]:
     """Return the attributes of all modules as text, by name of the module and of the attribute."""
     texts: dict[tuple[str, str], str] = {}
     names = {id(module): name or "the model" for name, module in model.named_modules()}
     for name, module in model.named_modules():
         for key, value in user_attributes(module):
             try:
-                texts[name, key] = text_of(value, names)
+                texts[name, key] = text_of(value, names, depth)
             except Exception:  # objects of the user, and tensors of a pass that has ended
                 texts[name, key] = "unreadable"
+    return texts
+
+
+def hook_texts(model: nn.Module, depth: int = DEEPEST) -> dict[str, str]:
+    """Return the objects that are hooks as text; functions are left out: copies share them."""
+    texts: dict[str, str] = {}
+    names = {id(module): name or "the model" for name, module in model.named_modules()}
+    for name, module in model.named_modules():
+        for key, hook in _hooks(module):
+            if not isinstance(hook, FunctionType):
+                texts[f"{name}, {key}"] = text_of(hook, names, depth)
     return texts
 
 
