@@ -110,7 +110,7 @@ def section(r: Reproduced) -> str:
         f" As corrected, it **{r.corrected}**." if (r.corrected or "").startswith("holds") else ""
     )
     lines = [f"## {e.name}", "", f"**{e.title}.** {e.claim}", ""]
-    lines += [f"The paper's claim: **{r.verdict}**.{corrected} {e.method}", ""]
+    lines += [f"The paper's claim ({e.place}): **{r.verdict}**.{corrected} {e.method}", ""]
     for name, p in pictures(r):
         lines += [
             f"*{cell(p.title)}*" + (f": {cell(p.caption)}" if p.caption else ""),

@@ -43,6 +43,7 @@ def experiment(measured, **changes):
     made = Experiment(
         name="s0-made",
         title="",
+        place="",
         claim="",
         method="",
         scales={"small": Settings(), "paper": Settings(8)},

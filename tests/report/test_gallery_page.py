@@ -79,6 +79,7 @@ class Entry:
     name: str = "s0-table1"
     paper: str = "S0"
     title: str = "Four parameterizations"
+    place: str = "Table 1"
     claim: str = "Rates are so and so."
     method: str = "Networks are trained."
     errata: tuple = ("S0.5",)
@@ -196,6 +197,7 @@ def test_strings_of_users_never_become_markup(tmp_path):
         Entry(),
         name=HOSTILE[0],
         title=HOSTILE[1],
+        place=HOSTILE[3],
         claim=HOSTILE[2],
         method=HOSTILE[3],
         paper=HOSTILE[0],

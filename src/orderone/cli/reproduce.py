@@ -120,6 +120,7 @@ def _list(experiments: "Iterable[Experiment]", json: bool) -> None:
             record: dict[str, object] = {
                 "name": experiment.name,
                 "title": experiment.title,
+                "place": experiment.place,
                 "claim": experiment.claim,
                 "method": experiment.method,
                 "scales": list(experiment.scales),

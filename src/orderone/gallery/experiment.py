@@ -76,6 +76,7 @@ class Experiment:
 
     name: str  # "s1-figure7"
     title: str
+    place: str  # where the paper says so: "Figure 7"
     claim: str  # the claim of the paper, rephrased
     method: str  # how the library measures it
     # settings (frozen dataclasses) of "small" and "paper", and of "gpu" if that differs

@@ -77,6 +77,7 @@ class View:
     id: str
     name: str
     title: str
+    place: str
     claim: str
     method: str
     paper: str
@@ -134,6 +135,7 @@ def _view(entry: EntryInput, taken: set[str]) -> View:
         id=_unique_id(experiment.name, entry.scale, taken),
         name=experiment.name,
         title=experiment.title,
+        place=experiment.place,
         claim=experiment.claim,
         method=experiment.method,
         paper=experiment.paper,

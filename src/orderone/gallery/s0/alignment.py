@@ -194,9 +194,11 @@ def _alt(frame: pd.DataFrame) -> str:
 EXPERIMENT = Experiment(
     name="s0-alignment",
     title="Alignment exponents over training",
+    place="(15)-(17), (23) and Table 1",
     claim=(
-        "Updates align fully with activations (alpha = u = 1), and weights align with changes of"
-        " activations only by chance (omega = 1/2)."
+        "Stability in training rests on assumptions: updates align fully with activations (alpha ="
+        " u = 1), and weights of hidden layers align with changes of activations only by chance"
+        " (omega = 1/2)."
     ),
     method=(
         "Bigram networks with three hidden layers, a batch of eight tokens and sign steps; at each"

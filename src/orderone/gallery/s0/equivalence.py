@@ -199,6 +199,7 @@ def _grid(frame: pd.DataFrame) -> Grid:
 EXPERIMENT = Experiment(
     name="s0-equivalence",
     title="Equivalent parameterizations",
+    place="section 1.2.1 and Table 1",
     claim=(
         "Moving theta from the initialization into the multiplier, with learning rates"
         " n^-(c - theta), leaves the conditions of stability as they are (section 1.2.1): SP is"

@@ -227,6 +227,7 @@ def _traces(runs: pd.DataFrame, power: float, shade: str, row: int) -> list[Trac
 EXPERIMENT = Experiment(
     name="s0-logits",
     title="Logits of SP against muP",
+    place="Condition A.2, (31) and Table 3",
     claim=(
         "The logits of SP change by order one in a step if W Δh does not align at the readout, and"
         " by n^1/2 if it does. The logits of muP change by order one in both cases."

@@ -102,6 +102,7 @@ def _trained(records: Records) -> pd.DataFrame:
 EXPERIMENT = Experiment(
     name="s0-table1",
     title="Four parameterizations",
+    place="Table 1, (21)-(24)",
     claim=(
         "The table has the largest stable learning rates of SP, NTK, muP and MF for Adam with full"
         " alignment. All four are stable in training."

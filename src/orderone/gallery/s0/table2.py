@@ -80,6 +80,7 @@ def judge(records: Records) -> list[Finding]:
 EXPERIMENT = Experiment(
     name="s0-table2",
     title="Sizes at initialization",
+    place="Table 2",
     claim=(
         "The table has the exponents of activations and gradients in the width, for three variances"
         " of embedding and readout, with and without RMSNorm."

@@ -80,6 +80,7 @@ def judge(records: Records) -> list[Finding]:
 EXPERIMENT = Experiment(
     name="s0-table3",
     title="Sizes in training",
+    place="Table 3",
     claim=(
         "The table has the exponents of activations, gradients and the change of the logits in the"
         " width, after an update at the learning rates of Table 1."

@@ -19,6 +19,7 @@ from orderone.gallery.s1.signal_maps import Settings, parts
 EXPERIMENT = Experiment(
     name="s1-figure1",
     title="Length and correlation maps",
+    place="Figure 1 and section 3.1",
     claim=(
         "One layer of a wide dropout network maps lengths and correlations as mean field theory"
         " predicts. The fewer units are kept, the longer signals become. Correlations converge to 1"

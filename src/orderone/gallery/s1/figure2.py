@@ -17,6 +17,7 @@ from orderone.gallery.s1.linear_gradients import Settings, parts
 EXPERIMENT = Experiment(
     name="s1-figure2",
     title="Gradient metrics of linear networks",
+    place="Figure 2, (9) and (12)",
     claim=(
         "A closed form predicts the gradients of one input. For two inputs with dropout it fails,"
         " and g_ab falls by χ₁ per layer."

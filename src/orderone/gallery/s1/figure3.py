@@ -195,6 +195,7 @@ STYLES = {
 EXPERIMENT = Experiment(
     name="s1-figure3",
     title="Gradient metrics of nonlinear networks",
+    place="Figure 3 and (13)",
     claim=(
         "For ReLU, tanh and hard tanh with dropout, g_aa and the l1 norm of two inputs' gradients"
         " change by χ₁ per layer, and so does g_ab."

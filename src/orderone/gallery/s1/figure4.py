@@ -219,6 +219,7 @@ def _table(records: Records) -> Grid:
 EXPERIMENT = Experiment(
     name="s1-figure4",
     title="Variance against mean: activations",
+    place="Figure 4",
     claim=(
         "The variance over networks of each gradient metric is proportional to the square of its"
         " mean, on one line for all activations and keep rates."

@@ -211,6 +211,7 @@ def _ratios(ratio: Frame) -> Picture:
 EXPERIMENT = Experiment(
     name="s1-figure5",
     title="Variance against mean: widths",
+    place="Figure 5",
     claim=(
         "The variance over networks of each gradient metric is proportional to the square of its"
         " mean, on one line for all widths."

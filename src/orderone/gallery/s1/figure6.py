@@ -351,6 +351,7 @@ PANELS = (
 EXPERIMENT = Experiment(
     name="s1-figure6",
     title="Learning rate and depth",
+    place="Figure 6",
     claim=(
         "At the critical line, the number of steps to a test accuracy of 0.25 depends on learning"
         " rate × depth without dropout, and on the learning rate alone with dropout, up to 120"

@@ -479,6 +479,7 @@ GPU_STEPS = {"g": 5000}  # half of the printed number
 EXPERIMENT = Experiment(
     name="s1-figure7",
     title="Trainable depth",
+    place="Figure 7",
     claim=(
         "Networks can be trained if L <= min(12 ξ₁, 12 ξ₂). 6 ξ₂ underestimates this depth, and 12"
         " ξ₂ alone overestimates it on the right of the critical line."

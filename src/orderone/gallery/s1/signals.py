@@ -133,6 +133,7 @@ def _picture(quantity: str, records: Records) -> Picture:
 EXPERIMENT = Experiment(
     name="s1-signals",
     title="Variance against mean: signals",
+    place="section 4.2",
     claim=(
         "Section 4.2: unlike gradients, q_aa and c_ab have no universal relation between variance"
         " and mean; the mean of c_ab converges to a fixed point."

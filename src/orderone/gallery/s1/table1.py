@@ -257,6 +257,7 @@ def _picture(lines: Frame) -> Picture:
 EXPERIMENT = Experiment(
     name="s1-table1",
     title="Depth scales of correlations and gradients",
+    place="Table 1",
     claim=(
         "Correlations of signals have the depth scale ξ₂. Gradients of one input have ξ₁. Gradients"
         " of two inputs have ξ₁ too, not ξ₂ as under the assumption of independent weights."

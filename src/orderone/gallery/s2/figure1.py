@@ -135,6 +135,7 @@ def _panel(strategy: str, tried: Frame) -> Picture:
 EXPERIMENT = Experiment(
     name="s2-figure1",
     title="Four strategies for Vision Transformers: the search",
+    place="Figure 1 and section II.1.E",
     claim=(
         "For each strategy there is a learning rate and a weight decay that is better than its six"
         " neighbours on a grid of factors 2."

@@ -133,6 +133,7 @@ def draw(records: Records) -> list[Picture]:
 EXPERIMENT = Experiment(
     name="s2-figure2",
     title="Four strategies for Vision Transformers: at their optima",
+    place="Figure 2 and section II.1.E",
     claim=(
         "Neural-tangent is better than standard; hybrid is the best and maximal-update the worst of"
         " the four. All three have fewer spikes than standard. The optima of neural-tangent and"

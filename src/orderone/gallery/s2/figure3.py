@@ -194,6 +194,7 @@ def _colour(rate: float, best: float) -> str:
 EXPERIMENT = Experiment(
     name="s2-figure3",
     title="Two strategies for span denoising: the search",
+    place="Figure 3 and section II.2.E",
     claim=(
         "After the shift (lr, wd) -> (n^(3/2) lr, n^(-3/2) wd) the best learning rates of both"
         " strategies agree. Twice the best rate overflows. Half the best rate costs standard more"

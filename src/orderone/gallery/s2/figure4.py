@@ -79,6 +79,7 @@ def curves_of(runs: Frame, strategy: str, label: str, dash: str) -> list[Trace]:
 EXPERIMENT = Experiment(
     name="s2-figure4",
     title="Two strategies for span denoising: at their optima",
+    place="Figure 4 and section II.2.E",
     claim=(
         "At its best learning rate, standard is marginally better than neural-tangent (.967 against"
         " .971, one seed)."

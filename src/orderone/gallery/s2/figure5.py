@@ -78,6 +78,7 @@ def draw(records: Records) -> list[Picture]:
 EXPERIMENT = Experiment(
     name="s2-figure5",
     title="Two strategies for span denoising: the larger model",
+    place="Figure 5 and section II.2.E",
     claim=(
         "With settings taken from smaller models, neural-tangent improves the convergence of the"
         " larger model."

@@ -375,6 +375,7 @@ PAPER = Settings(
 EXPERIMENT = Experiment(
     name="s2-kernels",
     title="Kernels of Transformers, against networks",
+    place="sections I.1 and I.3",
     claim=(
         "At initialization, the signals of a Transformer and its tangent kernel follow recursions"
         " up to corrections of order 1/n, and stay of order one as width and depth grow."

@@ -79,6 +79,7 @@ def draw(records: Records) -> list[Grid]:
 EXPERIMENT = Experiment(
     name="s2-parameters",
     title="Three Transformers without biases and gains",
+    place="sections II.1.B and II.2.B",
     claim=(
         "The Vision Transformer has about 86 million parameters, BART-large 405 million, R2C2 2.7"
         " billion."

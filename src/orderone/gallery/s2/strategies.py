@@ -258,6 +258,7 @@ def draw(records: Records) -> list[Grid]:
 EXPERIMENT = Experiment(
     name="s2-strategies",
     title="Four scaling strategies, group by group",
+    place="sections II.1.C, II.1.D, II.2.C and II.2.D",
     claim=(
         "The tables of initial deviations and relative learning rates that the experiments use"
         " follow from the theory."

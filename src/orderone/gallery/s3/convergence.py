@@ -188,6 +188,7 @@ def _powers(records: Records) -> dict[float, pd.DataFrame]:
 EXPERIMENT = Experiment(
     name="s3-convergence",
     title="Shaping weaker than n^-1/2: the ODE limit",
+    place="Proposition 3.4",
     claim=(
         "For p in (0, 1/2) and depth n^2p, the covariance of a shaped ReLU network converges to an"
         " ODE."

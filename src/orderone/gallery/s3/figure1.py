@@ -160,6 +160,7 @@ def draw(records: Records) -> list[Picture]:
 EXPERIMENT = Experiment(
     name="s3-figure1",
     title="Density of the rescaled correlation",
+    place="Figure 1, Theorem 4.1 and (4.9)",
     claim=(
         "r = log(l²(1 - rho)) in an unshaped ReLU network of depth = width has the distribution of"
         " an SDE, simulated by (4.9), for every initial correlation."

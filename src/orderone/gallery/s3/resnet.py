@@ -232,6 +232,7 @@ def _traces(
 EXPERIMENT = Experiment(
     name="s3-resnet",
     title="Residual against shaped networks",
+    place="Remark 3.1, (2.13) and (2.14)",
     claim=(
         "A residual ReLU network with branches 1/√d and a shaped network of depth d << n have the"
         " same covariance in the limit."

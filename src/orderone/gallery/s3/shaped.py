@@ -213,6 +213,7 @@ def _picture(kind: str, records: Records) -> Picture:
 EXPERIMENT = Experiment(
     name="s3-shaped",
     title="Shaped networks and the covariance SDE",
+    place="Theorem 2.1, (2.7) and (2.8)",
     claim=(
         "With activations shaped at the rate n^-1/2 and depth = width, covariances of inputs have"
         " the distribution of an SDE."
