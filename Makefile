@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip
 export OMP_NUM_THREADS ?= 1
 # Tests start many processes; without bytecode each would compile the library anew.
 export PYTHONDONTWRITEBYTECODE :=
-PEER_BENCHMARKS := benchmarks/empirical_ntk.py benchmarks/kernels.py benchmarks/meanfield.py benchmarks/transformer.py
+PEER_BENCHMARKS := benchmarks/empirical_ntk.py benchmarks/kernels.py benchmarks/large_kernel.py benchmarks/meanfield.py benchmarks/transformer.py
 
 .PHONY: demo data reproduce-small test test-all test-oldest test-newest test-trainers lint audit lock format bench bench-peers docs dist clean constraints
 
