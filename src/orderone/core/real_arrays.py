@@ -11,9 +11,15 @@ from orderone.core.inputs import Array, Number
 def reals(values: Array, name: str, *, least: Number = -inf, most: Number = inf) -> np.ndarray:
     """Return `values`, a number or an array, as float64; raise unless all are in [least, most]."""
     try:
-        result = np.asarray(values, dtype=np.float64)
+        is_complex = np.iscomplexobj(np.asarray(values))
+        result = np.empty(0) if is_complex else np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputError(f"{name}: expected numbers, got {values!r}", argument=name) from error
+    if is_complex:
+        raise InputError(
+            f"{name}: expected real numbers, got complex numbers; pass their real part",
+            argument=name,
+        )
     if result.size == 0:
         raise InputError(f"{name}: expected numbers, got none", argument=name)
     if not np.all((result >= least) & (result <= most)):

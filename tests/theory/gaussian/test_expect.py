@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import owens_t
 from support.errors import refuses
 
@@ -162,3 +163,10 @@ def test_orders_that_no_rule_has_are_refused():
     with pytest.raises(InputError) as caught:
         gaussian.average(np.sin, np.ones(1), 10**400, np.zeros(0))
     assert caught.value.argument == "order"
+
+
+@pytest.mark.parametrize("kinks", [np.array([1 + 2j]), [1j, 2.0], torch.tensor([1 + 1j])])
+def test_complex_numbers_are_refused(kinks):
+    """The imaginary part was dropped with a warning."""
+    with pytest.raises(ValueError, match="kinks: expected real numbers, got complex"):
+        gaussian.expect(np.tanh, 1.0, kinks)
