@@ -22,9 +22,11 @@ def main(words: list[str]) -> int:
         print(__doc__)
         return 2
     old, new = (json.loads(Path(path).read_text()) for path in paths)
-    differences = [key for key in old["device"] if old["device"][key] != new["device"].get(key)]
+    devices = [old["device"], new["device"]]
+    keys = sorted({*devices[0], *devices[1]})
+    differences = [key for key in keys if devices[0].get(key) != devices[1].get(key)]
     for key in differences:
-        print(f"other {key}: {old['device'][key]} and {new['device'].get(key)}")
+        print(f"other {key}: {devices[0].get(key)} and {devices[1].get(key)}")
     if differences and "--anyway" not in words:
         return 2
     for name in sorted({*old["versions"], *new["versions"]}):

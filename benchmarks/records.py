@@ -9,7 +9,11 @@ from statistics import median
 
 import torch
 
-PACKAGES = ("orderone", "torch", "numpy", "scipy", "transformers", "triton", "mup", "optuna")
+PACKAGES = (
+    *("orderone", "torch", "numpy", "scipy", "transformers", "triton"),
+    *("mup", "optuna", "torchsde"),  # peers
+)
+CPU = Path("/proc/cpuinfo")
 
 
 def versions() -> dict[str, str]:
@@ -25,11 +29,20 @@ def versions() -> dict[str, str]:
 
 def device() -> dict[str, object]:
     """Return what times depend on."""
-    facts: dict[str, object] = {"cpu": platform.processor() or platform.machine()}
+    facts: dict[str, object] = {"cpu": processor()}
     facts["threads"] = torch.get_num_threads()
     if torch.cuda.is_available():
         facts["gpu"] = torch.cuda.get_device_name()
     return facts
+
+
+def processor() -> str:
+    """Return the name of the processor; where Linux does not tell, its architecture."""
+    if CPU.exists():
+        for line in CPU.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 class Records:

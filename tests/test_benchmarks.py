@@ -73,6 +73,24 @@ def test_other_devices_are_refused(compare, tmp_path):
     assert compare.main([old, new, "--anyway"]) == 1
 
 
+def test_a_device_that_only_one_run_has_is_refused(compare, tmp_path):
+    old = Path(write(tmp_path / "old.json", {"case": seconds(1.0, 0.9, 1.1)}))
+    new = write(tmp_path / "new.json", {"case": seconds(0.1, 0.1, 0.1)})
+    content = json.loads(old.read_text())
+    content["device"] = {}
+    old.write_text(json.dumps(content))
+    assert compare.main([str(old), new]) == 2
+    assert compare.main([new, str(old)]) == 2
+
+
+def test_processors_have_names(monkeypatch, tmp_path):
+    records = load("records")
+    monkeypatch.setattr(records, "CPU", tmp_path / "cpuinfo")
+    assert records.processor()  # a system without this file
+    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name : Quick 9000\nflags : fpu\n")
+    assert records.device()["cpu"] == "Quick 9000"
+
+
 def test_gpu_checks_stop_at_their_limits_and_are_not_repeated(tmp_path, capsys):
     script = load("gpu_checks")
     checks = [
