@@ -419,6 +419,14 @@ def test_scores_that_are_not_divided_by_the_head_size_are_named(power):
     assert code_of(result.causes[0]) == "attention-not-scaled"
 
 
+def test_the_table_shows_the_learning_rate_that_the_rule_requires(capsys):
+    result = check(scaled(lambda width: LongHeads(width, 0.5)), SERIES)
+    row = next(line for line in str(result).splitlines() if line.startswith("queries.weight"))
+    assert row.endswith("= -1.50")
+    result.explain("queries.weight")
+    assert "prediction (mup): n^-1.50" in capsys.readouterr().out
+
+
 def test_a_growing_input_is_named_instead_of_the_layer_behind_it():
     result = check(Summed)
     assert result.verdict == "FAIL", str(result)

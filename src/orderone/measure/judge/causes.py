@@ -271,7 +271,7 @@ def _ignored_multipliers(shrinks: bool, failed: Failed, context: Context) -> Fai
     lines = []
     for line in failed:
         is_ignored = line.reason == Reason.MULTIPLIER and line.module not in context.queries
-        if is_ignored and (line.bound < 0) == shrinks:
+        if is_ignored and (line.multiplier < 0) == shrinks:
             lines.append(line)
     return lines
 
@@ -280,9 +280,9 @@ def _say_ignored_multipliers(lines: Failed, context: Context) -> list[str]:
     first = lines[0]
     return [
         f"the forward code multiplies the product with {_names(lines)} by"
-        f" {context.power(first.bound)}, and neither initial size nor learning rate (which scales"
-        f" like {context.power(first.exponent)}) compensates it: remove the factor, or use the"
-        f" learning rate {context.power(first.predicted)}"
+        f" {context.power(first.multiplier)}, and neither initial size nor learning rate (which"
+        f" scales like {context.power(first.exponent)}) compensates it: remove the factor, or"
+        f" use the learning rate {context.power(first.predicted)}"
     ]
 
 
@@ -294,11 +294,12 @@ def _unscaled_scores(failed: Failed, context: Context) -> Failed:
 
 def _say_unscaled_scores(lines: Failed, context: Context) -> list[str]:
     first = lines[0]
-    size = "larger" if first.bound > 0 else "smaller"
+    size = "larger" if first.multiplier > 0 else "smaller"
     return [
         f"attention scale: the forward code makes scores {size} than queries times keys divided by"
-        f" the head size, by {context.power(first.bound)}, and {_names(lines)} does not compensate"
-        " it: divide by the head size, and by no other power of the width"
+        f" the head size, by {context.power(first.multiplier)}, and initial size and learning rate"
+        f" of {_names(lines)} do not compensate it: divide by the head size, and by no other power"
+        " of the width"
     ]
 
 

@@ -119,7 +119,7 @@ class SettingsJudge:
         multiplier = self._ignored_multiplier(line, start_excess, float(law.gauge_weight))
         if multiplier:
             self._ignored[name] = multiplier
-            line = replace(line, reason=Reason.MULTIPLIER, bound=multiplier)
+            line = replace(line, reason=Reason.MULTIPLIER, multiplier=multiplier)
         yield line
         is_ignored = line.reason == Reason.MULTIPLIER
         if self.study.has_user_optimizer and name in self.weights and not is_ignored:

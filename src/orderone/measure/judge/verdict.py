@@ -62,7 +62,8 @@ class Reason(StrEnum):
     SAME_SHAPES = "base equals target"
     PREDICTED_GROWTH = "predicted growth"  # the rule itself predicts growth
     SHRINKS = "too small"  # smaller than missing alignment explains
-    # initial size and learning rate ignore a multiplier in the forward code; `bound` is its power
+    # initial size and learning rate ignore a multiplier in the forward code; its power is
+    # `Judgement.multiplier`
     MULTIPLIER = "multiplier"
     NOISY = "noisy"  # the interval reaches beyond what is allowed
     FADES = "fades"  # a deviation that gets weaker at the larger sizes
@@ -106,6 +107,8 @@ class Judgement:
     # the largest exponent that keeps everything of order one; NaN where the prediction is a law
     bound: float = math.nan
     least: float = -math.inf  # the smallest exponent that missing alignment explains
+    # power of a multiplier in the forward code that this learning rate and initial size ignore
+    multiplier: float = 0.0
 
 
 class Finding(NamedTuple):
