@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 from support.errors import refuses
 
 from orderone.core.errors import InputError
+from orderone.theory import kernels
 from orderone.theory.kernels import (
     Activation,
     AveragePool,
@@ -186,3 +187,10 @@ def test_tensors_with_gradients_are_read_quietly():
     assert not kernel.nngp.requires_grad
     assert X.requires_grad
     assert not covariance(torch.eye(3, requires_grad=True)).nngp.requires_grad
+
+
+def test_trained_is_a_truth_value():
+    """A tensor of several numbers has none: torch raised a RuntimeError."""
+    wrong: Any = np.ones(3)
+    with pytest.raises(ValueError, match="trained: expected True or False, got ndarray"):
+        kernels.AddPositions(np.eye(2), trained=wrong)

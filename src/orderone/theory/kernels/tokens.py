@@ -48,6 +48,12 @@ class AddPositions(Layer):
 
     def __init__(self, covariance: ArrayLike, trained: Flag = True) -> None:
         object.__setattr__(self, "covariance", _covariance(covariance))
+        if not isinstance(trained, bool | np.bool_):
+            raise InputError(
+                f"trained: expected True or False, got {type(trained).__name__}",
+                "wrong-type",
+                argument="trained",
+            )
         object.__setattr__(self, "trained", bool(trained))
 
     def apply(self, kernel: Kernel) -> Kernel:
