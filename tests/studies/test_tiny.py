@@ -26,6 +26,11 @@ def start(study, folder, *options):
     return study.main(["--tiny", "--device", "cpu", "--records", str(folder), *options])
 
 
+def table(text):
+    """Return the lines of a printed table without its head."""
+    return [line for line in text.splitlines() if line.startswith("| ")][2:]
+
+
 def test_architectures(tmp_path, capsys):
     assert start(architectures, tmp_path, "--list", "--only", "llama") == 1
     assert start(architectures, tmp_path, "--only", "llama") == 0
@@ -34,8 +39,8 @@ def test_architectures(tmp_path, capsys):
     assert start(architectures, tmp_path, "--list", "--only", "llama") == 0
     capsys.readouterr()
     assert start(architectures, tmp_path, "--report", "--figure", str(tmp_path / "drift.png")) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" | ")[1] for line in lines[2:]] == ["mup", "standard"]
+    lines = table(capsys.readouterr().out)
+    assert [line.split(" | ")[1] for line in lines] == ["mup", "standard"]
     assert (tmp_path / "drift.png").stat().st_size > 5000
 
 
@@ -52,7 +57,7 @@ def test_depth(tmp_path, capsys):
     assert start(depth, tmp_path, "--only", "adamw-base,adamw-completep") == 0
     capsys.readouterr()
     assert start(depth, tmp_path, "--report") == 0
-    lines = capsys.readouterr().out.splitlines()[2:]
+    lines = table(capsys.readouterr().out)
     assert [line.split(" | ")[1] for line in lines] == ["completep"]
 
 
@@ -60,7 +65,7 @@ def test_batch_and_tokens(tmp_path, capsys):
     assert start(batch_tokens, tmp_path, "--only", "timescale-128") == 0
     capsys.readouterr()
     assert start(batch_tokens, tmp_path, "--report") == 0
-    lines = capsys.readouterr().out.splitlines()[2:]
+    lines = table(capsys.readouterr().out)
     assert [line.split(" | ")[1] for line in lines] == ["batch"]
 
 
