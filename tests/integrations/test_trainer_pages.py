@@ -42,4 +42,6 @@ def test_the_page_in_two_processes(page, code, output, tmp_path):
     )
     assert output
     assert result.returncode == 0, result.stderr
-    assert result.stdout == output
+    printed = result.stdout.splitlines()
+    # DeepSpeed, where it is installed, writes its log to stdout: "[2026-01-01 ...] [WARNING] ..."
+    assert [line for line in printed if not re.match(r"\[\d{4}-", line)] == output.splitlines()
