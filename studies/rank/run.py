@@ -31,7 +31,7 @@ MULTIPLIER = 2.0
 PRETRAINING_RATE = 2.0**-8  # the best of the ladder's base
 TOKENS_PER_PARAMETER = 20
 FIRST_RATE = -11  # power of 2
-SECONDS = (22.0, 24.0, 28.0, 40.0)  # one H200, by rank
+SECONDS = (22.0, 24.0, 28.0, 40.0)  # estimates for one H200, by rank
 
 
 @dataclass(frozen=True)
