@@ -14,7 +14,8 @@ import safetensors.torch as safetensors
 import torch
 from support.errors import refuses
 from support.plan_workers import MODELS, WIDTH, fresh, planned, train
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
@@ -520,3 +521,17 @@ def test_a_check_leaves_optimizer_and_scheduler_as_they_were(schedule, plan):
 def test_a_scheduler_of_another_optimizer_is_refused(plan):
     with refuses("invalid-argument", argument="scheduler"):
         plan.check(plan.optimizer(), ExponentialLR(plan.optimizer(), 0.9))
+
+
+@pytest.mark.filterwarnings("ignore:.*NO_SHARD")  # torch says so for one process
+def test_fsdp1_is_refused_and_fsdp2_is_named(tmp_path):
+    plan = o1.plan(nn.Linear(16, 4), base=nn.Linear(4, 4), lr=1e-2)
+    store = f"file://{tmp_path}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        model = FullyShardedDataParallel(plan.apply(), device_id=torch.device("cpu"))
+        with refuses("flattened-by-fsdp1", argument="model") as caught:
+            plan.attach(model).optimizer()
+    finally:
+        distributed.destroy_process_group()
+    assert "fully_shard" in str(caught.value)

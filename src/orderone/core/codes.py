@@ -55,6 +55,12 @@ PLAN = {
         " meanings (Muon's is compared with the norm of a matrix), so one number sets the eps of"
         " Muon only. Pass a mapping to set both: eps={'muon': 1e-7, 'adamw': 1e-8}."
     ),
+    "flattened-by-fsdp1": (
+        "FullyShardedDataParallel, torch's older FSDP1, joins the tensors of a module into one flat"
+        " tensor, which can have only one learning rate. Use FSDP2: fully_shard of"
+        " torch.distributed.fsdp, o1.train(..., strategy='fsdp'), fsdp_version=2 of Accelerate, or"
+        " the Hugging Face Trainer, which uses FSDP2 by default."
+    ),
     "horizon-needs-batch": (
         "The critical batch size is compared with the batch size of the target. Pass"
         " batch=(base, target), twice the same number if the batch size does not change."

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
-from torch import nn
+from torch import distributed, nn
 from torch.optim import Optimizer
 
 from orderone.core.errors import InputError
@@ -590,9 +590,32 @@ class Plan:
 
         Sharding and `to_empty` replace parameters.
         """
-        tensors = tensors_of(self.bound() if model is None else model)
-        _same_tensors(self.rows, {name: tuple(x.shape) for name, x in tensors.items()})
+        if model is None:
+            model = self.bound()
+        tensors = tensors_of(model)
+        try:
+            _same_tensors(self.rows, {name: tuple(x.shape) for name, x in tensors.items()})
+        except InputError as error:
+            if _is_flattened(model):
+                raise InputError(_FLATTENED, "flattened-by-fsdp1", argument="model") from error
+            raise
         return tensors
+
+
+_FLATTENED = (
+    "model: FullyShardedDataParallel (FSDP1) has flattened and joined its tensors, and a plan has a"
+    " learning rate for each of them; use FSDP2: torch.distributed.fsdp.fully_shard, or"
+    " fsdp_version=2 of Accelerate"
+)
+
+
+def _is_flattened(model: nn.Module) -> bool:
+    """Return whether FSDP1 wraps the model or a part of it."""
+    if not distributed.is_available():
+        return False
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return any(isinstance(module, FullyShardedDataParallel) for module in model.modules())
 
 
 def _same_tensors(rows: Sequence[Row], shapes: Mapping[str, tuple[int, ...]]) -> None:
