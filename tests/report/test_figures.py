@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from support.pages import wait_until
 
 from orderone.report import write_figures
 from orderone.report.limits import density
@@ -59,7 +60,7 @@ def test_a_page_of_figures_on_a_phone_in_the_dark(open_file, tmp_path):
     page = open_file(path, viewport={"width": 390, "height": 844}, color_scheme="dark")
     for plot in page.locator(".plot").all():
         plot.scroll_into_view_if_needed()
-    page.wait_for_function("!document.querySelector('.plot:not([data-drawn=yes])')")
+    wait_until(page, "!document.querySelector('.plot:not([data-drawn=yes])')")
     assert page.locator("h2").all_text_contents() == ["Loss <1>", "</script>"]
     assert page.locator(".plot").first.get_attribute("aria-label") == "Loss <1>. crosses: diverged"
     assert page.evaluate("document.documentElement.scrollWidth") == 390

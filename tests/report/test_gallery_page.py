@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.errors import refuses
+from support.pages import wait_until
 from test_html import HOSTILE
 
 from orderone.report import write_gallery
@@ -307,7 +308,7 @@ def drawn(page) -> int:
 def scroll_through(page) -> None:
     for plot in page.locator(".plot").all():
         plot.scroll_into_view_if_needed()
-    page.wait_for_function("!document.querySelector('.plot:not([data-drawn])')")
+    wait_until(page, "!document.querySelector('.plot:not([data-drawn])')")
 
 
 def test_summary_links_and_figures(open_gallery):
@@ -380,7 +381,7 @@ def test_both_themes_have_enough_contrast(open_gallery, scheme):
     other = {"light": "dark", "dark": "light"}[scheme]
     while page.locator("#theme").text_content() != f"Theme: {other}":
         page.locator("#theme").click()
-    page.wait_for_function(f"{ink} !== {json.dumps(before[1])}")
+    wait_until(page, f"{ink} !== {json.dumps(before[1])}")
     assert page.evaluate(paper) != before[0]
     contrast, where = page.evaluate(CONTRAST)
     assert contrast >= 4.5, where
@@ -441,7 +442,7 @@ def test_filters_by_keyboard_and_links_to_hidden_entries(open_gallery):
     assert shown() == ["s9-other"]
     assert not page.get_by_role("heading", name="Mean field theory").is_visible()
     page.evaluate("location.hash = 's1-figure7'")
-    page.wait_for_function("!document.getElementById('s1-figure7').hidden")
+    wait_until(page, "!document.getElementById('s1-figure7').hidden")
     assert len(shown()) == 4
     for button in page.locator("#filters .tile").all():
         button.click()
@@ -475,7 +476,7 @@ def test_print_has_all_figures_and_is_white(open_gallery):
     page = open_gallery(color_scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_function("!document.querySelector('.plot:not([data-drawn])')")
+    wait_until(page, "!document.querySelector('.plot:not([data-drawn])')")
     assert drawn(page) == 12
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator("#theme").is_hidden()
