@@ -10,6 +10,7 @@ import torch
 from support.more_odd_models import MORE
 from support.odd_models import CLASSES, DRAWING, INPUTS, NAMED_MODELS, ODD_MODELS, SAMPLE
 from torch import nn
+from torch._C._functorch import is_batchedtensor
 from torch.utils.checkpoint import checkpoint
 
 import orderone as o1
@@ -452,3 +453,30 @@ def test_hooks_on_gradients_are_the_reason(name):
     with pytest.raises(NotStackable) as caught:
         list(Engine(job, None, True).run(trials_of(job)))
     assert caught.value.code == "gradient-hooks"
+
+
+class SlightlyOtherInAStack(nn.Module):
+    """Computes 1e-8 of its size otherwise in a stack, then casts to float32 or not."""
+
+    def __init__(self, width, cast):
+        super().__init__()
+        self.one, self.two = nn.Linear(INPUTS, width), nn.Linear(width, CLASSES)
+        self.cast = cast
+
+    def forward(self, x):
+        x = self.one(x)
+        if is_batchedtensor(x):
+            x = x * (1 + 1e-8)
+        if self.cast:
+            x = x.to(torch.float32).to(torch.float64)
+        return self.two(x.tanh())
+
+
+def test_a_cast_to_float32_inside_a_model_has_units_of_float32():
+    """A number near the middle of two neighbours of float32 is rounded to either of them."""
+    job = job_of(lambda width: SlightlyOtherInAStack(width, cast=True))
+    assert verify(job, trials_of(job))[0].how
+    job = job_of(lambda width: SlightlyOtherInAStack(width, cast=False))
+    with pytest.raises(NotStackable) as caught:
+        verify(job, trials_of(job))
+    assert caught.value.code == "stack-deviates"

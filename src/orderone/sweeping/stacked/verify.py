@@ -8,7 +8,8 @@ this and thrown away; random generators and the order of the data are as if noth
 1. Differences within `ROUNDING` units of rounding prove the stack.
 2. Otherwise they are compared with what one unit in the parameters and inputs does to a stand-alone
    run. A deep network, or a gradient that is zero but for rounding, has large ones. Stand-alone
-   runs must be repeatable for this.
+   runs must be repeatable for this. A unit is that of the coarsest precision that the model casts
+   its numbers to (`Casts`).
 3. Otherwise the same is done in double precision. A ReLU at its kink, or a product in
    TensorFloat32, is rounding that vanishes there, up to `TINY`; a captured tensor is not.
 
@@ -38,6 +39,7 @@ from orderone.training.loss_scale import START
 from orderone.training.source import Batch, moved
 from orderone.training.stacked.culprit import first_deviating_module
 from orderone.training.stacked.errors import NotStackable
+from orderone.training.stacked.inner_precision import Casts
 from orderone.training.stacked.other_kernels import OtherKernels
 from orderone.training.stacked.proof import (
     HALF,
@@ -414,10 +416,12 @@ class _Verification:
     def _beyond_nudges(self, job: Job, found: Differences) -> list[Difference]:
         """Return differences that are larger than those of runs that round otherwise.
 
-        Runs that are not repeatable cannot say what rounding does.
+        Runs that are not repeatable cannot say what rounding does. If the model computes in a
+        coarser precision than that of the job, its units are those of this precision.
         """
+        inner = self._inner_precision(job)
         again = differences(
-            self._alone(self._makers(job)), self._alone(self._makers(job)), self.steps
+            self._alone(self._makers(job)), self._alone(self._makers(job)), self.steps, inner
         ).beyond()
         if again:
             raise NotStackable(
@@ -426,11 +430,20 @@ class _Verification:
                 " call to call, such as a global counter; trained one after another",
                 "not-repeatable",
             )
-        return found.beyond([self._nudged(job, nudges) for nudges in range(NUDGES)])
+        if inner is not None:
+            found = differences(*self._ways(job), self.steps, inner)
+        return found.beyond([self._nudged(job, nudges, inner) for nudges in range(NUDGES)])
 
-    def _nudged(self, job: Job, nudges: int) -> Differences:
-        other = rounded_otherwise(self._makers(job), self.read.seeds, nudges)
-        return differences(self._alone(self._makers(job)), other, self.steps)
+    def _inner_precision(self, job: Job) -> torch.dtype | None:
+        """Return the coarsest precision that a forward pass casts to, if it does."""
+        casts = Casts()
+        self._alone(self._makers(job), casts).gradients(0)
+        return casts.coarsest
+
+    def _nudged(self, job: Job, nudges: int, inner: torch.dtype | None) -> Differences:
+        eps = 0.0 if inner is None else torch.finfo(inner).eps
+        other = rounded_otherwise(self._makers(job), self.read.seeds, nudges, eps)
+        return differences(self._alone(self._makers(job)), other, self.steps, inner)
 
     # --- reasons ----------------------------------------------------------------------------------
 

@@ -249,33 +249,36 @@ def _stacked(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return stacked
 
 
-def rounded_otherwise(makers: Sequence[MakeStep], seeds: Sequence[int], nudges: int) -> OneByOne:
+def rounded_otherwise(
+    makers: Sequence[MakeStep], seeds: Sequence[int], nudges: int, eps: float = 0.0
+) -> OneByOne:
     """Change every number that the members hold or read by at most one unit in the last place.
 
     A computation that rounds elsewhere cannot be expected to differ less than this makes it differ.
+    A unit is at least `eps` of the number.
     """
     generator = torch.Generator().manual_seed(nudges)
-    return OneByOne([partial(_rounded_otherwise, make, generator) for make in makers], seeds)
+    return OneByOne([partial(_rounded_otherwise, make, generator, eps) for make in makers], seeds)
 
 
-def _rounded_otherwise(make: MakeStep, generator: torch.Generator) -> Step:
+def _rounded_otherwise(make: MakeStep, generator: torch.Generator, eps: float) -> Step:
     one = make()
     with torch.no_grad():
         for tensor in [*one.module.parameters(), *one.module.buffers()]:
-            tensor.copy_(_nudged(tensor, generator))
+            tensor.copy_(_nudged(tensor, generator, eps))
     source = one.source
 
     def batch(step: int, seed: int) -> Batch:
         read = moved(source.at(step, seed), one.world.device, one.settings.precision)
-        return tree_map(lambda x: _nudged(x, generator), read)
+        return tree_map(lambda x: _nudged(x, generator, eps), read)
 
     return replace(one, source=replace(source, batch=batch))
 
 
-def _nudged(x: object, generator: torch.Generator) -> object:
+def _nudged(x: object, generator: torch.Generator, eps: float) -> object:
     if not isinstance(x, Tensor) or not (x.is_floating_point() or x.is_complex()):
         return x
-    return nudged(x, generator, torch.finfo(x.dtype).eps)
+    return nudged(x, generator, max(eps, torch.finfo(x.dtype).eps))
 
 
 def nudged(x: Tensor, generator: torch.Generator, eps: float) -> Tensor:
