@@ -7,10 +7,17 @@ import subprocess
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 from support import typechecking
 
 typechecking.install("orderone")
+
+# On a busy machine an example may take any time; `timeout` in pyproject.toml limits whole tests.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 NO_BROWSER = "no browser"
