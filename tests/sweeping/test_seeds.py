@@ -155,3 +155,27 @@ def test_seeds_may_be_larger_than_numpys():
         one = np.random.standard_normal()
     with seeded(2**40 + 1):
         assert np.random.standard_normal() == one
+
+
+class Drawn(nn.Module):
+    """Model with a number that is drawn when it is built, and that its plan sees."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.first = nn.Linear(4, width)
+        self.last = nn.Linear(width, 3)
+        self.scale = 1 + float(torch.rand(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.scale * self.first(x)))
+
+
+def test_a_plan_does_not_depend_on_which_trial_comes_first():
+    def losses(seeds):
+        space = {"lr": [0.01], "seed": seeds}
+        settings = {"widths": [8], "base": 4, "data": batch, "steps": 3, "device": "cpu"}
+        sweep = o1.sweep(Drawn, space, progress=False, stacked=False, **settings)
+        return {key: outcome.losses.tolist() for key, outcome in sweep.outcomes.items()}
+
+    together = losses([0, 1])
+    assert together == losses([0]) | losses([1])

@@ -271,14 +271,7 @@ class Job:
     # --- making members ---------------------------------------------------------------------------
 
     def member(self, trial: Trial) -> Member:
-        """Return the initialized model of a trial, on the job's device and in its precision.
-
-        A plan traces a forward pass, which may change what a model holds. So the first plan of an
-        architecture is made for another model from the same seed.
-        """
-        if _kind(trial) not in self._made:
-            with seeded(trial.seed):
-                self.plan_for(trial, self.built(trial.settings))
+        """Return the initialized model of a trial, on the job's device and in its precision."""
         with seeded(trial.seed):
             built = self.built(trial.settings)
             model = built.model
@@ -307,6 +300,9 @@ class Job:
 
         The forward pass is traced once per architecture and rule, and each plan is made once.
         Settings of the trial come before those of the optimizer that `build` returns.
+
+        A trace may change what a model holds, so another model is planned. It is always from the
+        same seed: what `build` draws must not make plans depend on which trial is first.
         """
         model = built.model
         tuned: dict[str, Any] = {"eps": trial.get("eps", built.tuned.get("eps"))}
@@ -315,7 +311,9 @@ class Job:
         kind = _kind(trial)
         key = f"{kind} {tuned}"
         if key not in self._made:
-            planned = self._planned(trial, built, kind, tuned)
+            with seeded(BASE_SEED):
+                another = self.built(trial.settings)
+            planned = self._planned(trial, another, kind, tuned)
             self._made[key] = replace(planned, model=None, planned={})
         # `planned` is empty: the model is new, so there are no earlier sizes to compare with.
         return replace(self._made[key], model=model, planned={})
@@ -342,10 +340,6 @@ class Job:
                 base = built_base.model
             self._made[kind] = family(model, base, **{"inputs": source.inputs(), **options})
         models: Family = self._made[kind]
-        if trial.get("depth") != self.base_sizes.get("depth"):
-            # initial sizes of a deeper model are measured: from the same seed for all trials
-            with seeded(BASE_SEED):
-                model = self.built(trial.settings).model
         return replace(models, request=models.request.tuned(**tuned)).plan(model)
 
     def _check_optimizer(self, trial: Trial, optimizer: BuiltOptimizer | None) -> None:
