@@ -276,6 +276,25 @@ def has_gradient_hooks(p: Tensor) -> bool:
     return bool(p._backward_hooks) or bool(p._post_accumulate_grad_hooks)
 
 
+def gradient_hooks(p: Tensor) -> list[Callable[..., Any]]:
+    """Return the hooks on the gradient of a tensor: state of models. All."""
+    return [*(p._backward_hooks or {}).values(), *(p._post_accumulate_grad_hooks or {}).values()]
+
+
+def share_gradient_hooks(p: Tensor, copied: Tensor) -> None:
+    """Give a copy of a tensor the hooks on its gradient, which a deep copy leaves out. All."""
+    for hook in (p._backward_hooks or {}).values():
+        copied.register_hook(hook)
+    for hook in (p._post_accumulate_grad_hooks or {}).values():
+        copied.register_post_accumulate_grad_hook(hook)
+
+
+def share_step_hooks(optimizer: Optimizer, copied: Optimizer) -> None:
+    """Give a copy of an optimizer the hooks of its steps, which a deep copy leaves out. All."""
+    copied._optimizer_step_pre_hooks.update(optimizer._optimizer_step_pre_hooks)
+    copied._optimizer_step_post_hooks.update(optimizer._optimizer_step_post_hooks)
+
+
 # Attributes of nn.RNNBase that hold its parameters a second time: stacked training; all.
 RNN_WEIGHT_LISTS = ("_flat_weights", "_flat_weight_refs")
 

@@ -897,6 +897,15 @@ SWEEP: dict[str, str] = {
         " acts, ignore this warning. The warning also appears if the model could not be tested,"
         " because it cannot be copied: it holds something like a running generator or a lock."
     ),
+    "resumed-differently": (
+        "When a training is resumed, it first repeats one or two updates between its last two"
+        " checkpoints. Their losses differ from those before the interruption by more than"
+        " rounding. So the training has state that acts, and that no checkpoint holds: in a file, a"
+        " thread, another process, a library, or an attribute that was changed late. Or it draws"
+        " numbers that no seed controls. A trial of a sweep starts again; train continues from the"
+        " last checkpoint. Register a buffer for the state, or implement get_extra_state and"
+        " set_extra_state."
+    ),
     "state-not-saved": (
         "A checkpoint has parameters, buffers, the optimizer's state, random generators, and what"
         " get_extra_state returns. The model keeps other state that changes in training, such as a"
@@ -1047,6 +1056,13 @@ TRAIN: dict[str, str] = {
         " parameter or buffer and differs between members: a tensor that a function has captured,"
         " or a hook. The message names the first module that differs. Register such tensors with"
         " register_buffer or nn.Parameter."
+    ),
+    "trials-share-state": (
+        "Trials that are trained one after another in a process change a global variable, an"
+        " attribute of a class, or the like. The second trial starts with what the first one has"
+        " left, so that its losses may differ from a training in a new process. Keep such state in"
+        " the model, best in a buffer. If it never acts, such as a count of calls for a log, ignore"
+        " the note."
     ),
     "last-step-unclear": (
         "At the end of a stack, one member also takes the last step alone. Here its loss or"

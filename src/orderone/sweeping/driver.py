@@ -184,6 +184,7 @@ class Driver:
         notes += self._data_notes()
         notes += _skipped_notes(outcomes.values())
         notes += _unclear_notes(outcomes.values())
+        notes += _shared_notes(outcomes.values())
         for reason in not_stacked:  # ends with a code
             notes.append(f"not stacked, trained one after another: {reason}")
         for text in splits:
@@ -211,6 +212,20 @@ class Driver:
             needed = self.job.settings_of(trial).steps * self.job.accumulate
             notes.update(dict.fromkeys(self.job.source(trial).notes_on(needed)))
         return list(notes)
+
+
+def _shared_notes(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return a note on state that trials share and change."""
+    for outcome in outcomes:
+        names = outcome.facts.get("shared state")
+        if names is not None:
+            text = (
+                f"training changes {names}, which all trials of a process share: a trial starts"
+                " with what the trials before it have left, so that its losses may depend on their"
+                " order; keep such state in the model"
+            )
+            return [with_code(text, "trials-share-state")]
+    return []
 
 
 def _unclear_notes(outcomes: Iterable[Outcome]) -> list[str]:

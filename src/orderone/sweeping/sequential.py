@@ -9,16 +9,17 @@ from typing import TypeAlias
 
 import torch
 
-from orderone.seeding import preserved, seeded
+from orderone.seeding import preserved, seeded, set_seed
 from orderone.sweeping.job import Job
 from orderone.sweeping.member import Member
 from orderone.sweeping.trial import Trial
-from orderone.sweeping.trial_checkpoint import TrialCheckpoint
-from orderone.training.code_state import fresh_caches
+from orderone.sweeping.trial_checkpoint import StartAgain, TrialCheckpoint
+from orderone.training.code_state import fresh_caches, global_texts
 from orderone.training.fresh_loss import fresh_loss
 from orderone.training.loop import LossReport, TrainingLoop
 from orderone.training.outcome import Outcome, make_outcome
 from orderone.training.replayed_step import ReplayedStep
+from orderone.training.resume_check import changed
 from orderone.training.step import Step, current_rates
 from orderone.training.world import single_process
 
@@ -58,16 +59,27 @@ def describe(error: BaseException) -> str:
 
 def _train(job: Job, trial: Trial, report: Report | None, folder: Path | None) -> Outcome:
     loop, checkpoint = prepare(job, trial, report, folder)
+    # a trial before this one has filled caches; what changes again is state that trials share
+    again = job.warned(f"trained {trial.program}")
+    shared = global_texts(loop.step.module, job.loss) if again else {}
     # dropout does not depend on what was built before, nor do caches
     with seeded(trial.seed), fresh_caches(loop.step.module, loop.step.loss_function):
         if checkpoint is not None:
-            checkpoint.restore(loop)
+            try:
+                checkpoint.restore(loop)
+            except StartAgain:
+                loop, checkpoint = prepare(job, trial, report, folder)
+                set_seed(trial.seed)
         loop.run(checkpoint)
     facts: dict[str, object] = {
         "engine": "alone",
         "device": str(loop.world.device),
         "graph": isinstance(loop.step, ReplayedStep) and loop.step.replays,
     }
+    if again:
+        names = changed(shared, global_texts(loop.step.module, job.loss))
+        if names:
+            facts["shared state"] = " and ".join(names[:3])
     if loop.step.scale is not None:
         facts["skipped updates"] = int(loop.step.scale.skipped)
     return make_outcome(

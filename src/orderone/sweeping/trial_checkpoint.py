@@ -8,10 +8,15 @@ from orderone.core.errors import with_code
 from orderone.training import checkpoint as checkpoints
 from orderone.training import optimizer_state
 from orderone.training.loop import TrainingLoop
+from orderone.training.repeated_updates import can_be_repeated, different_loss
 from orderone.training.resume_check import ResumeCheck
 from orderone.training.snapshot import MODEL, restore_snapshot, snapshot
 
 KIND = "alone"
+
+
+class StartAgain(Exception):  # noqa: N818  # not an error: the trial is built anew
+    """A checkpoint does not continue its trial. It was removed."""
 
 
 class TrialCheckpoint:
@@ -84,7 +89,11 @@ class TrialCheckpoint:
             warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=3)
 
     def restore(self, loop: TrainingLoop) -> None:
-        """Continue from the file, if it belongs to this trial and to the model as it is now."""
+        """Continue from the file, if it belongs to this trial and to the model as it is now.
+
+        Raise StartAgain if updates before it have other losses when they are repeated.
+        """
+        self._verify(loop)
         saved = checkpoints.load(self.path)
         if saved is None:
             return
@@ -101,3 +110,29 @@ class TrialCheckpoint:
             checkpoints.remove(self.path)
             return
         restore_snapshot(loop, saved)
+
+    def _verify(self, loop: TrainingLoop) -> None:
+        """Repeat updates between the last two files."""
+        record = checkpoints.header(self.path)
+        earlier = checkpoints.load_earlier(self.path)
+        if record is None or earlier is None:
+            return
+        for found in (record, earlier[1]):
+            if found.get("kind") != KIND or found.get("keys") != [self.key]:
+                return
+        if not can_be_repeated(loop, record, earlier[1]):
+            return
+        if checkpoints.changed_tensor(loop.step.module, earlier[0], MODEL) is not None:
+            return
+        restore_snapshot(loop, earlier)
+        different = different_loss(loop, record["losses"])
+        if different is None:
+            return
+        text = (
+            f"a trial starts again, because {different}: it has state that no checkpoint holds, or"
+            " is not repeatable; register a buffer for the state, or implement get_extra_state and"
+            " set_extra_state"
+        )
+        warnings.warn(with_code(text, "resumed-differently"), stacklevel=2)
+        checkpoints.remove(self.path)
+        raise StartAgain

@@ -106,6 +106,16 @@ def load(path: Path, remove_damaged: bool = True) -> Content | None:
     return None
 
 
+def load_earlier(path: Path) -> Content | None:
+    """Return what is in the checkpoint before the one at `path`; None if there is none, or damaged.
+
+    Also None if there is none at `path`.
+    """
+    if header(path) is None:
+        return None
+    return _content(previous(path))
+
+
 def _content(path: Path) -> Content | None:
     """Return what is in a file; None if it is not a checkpoint, or damaged."""
     from safetensors import SafetensorError, safe_open
@@ -278,10 +288,16 @@ def progress(loop: "TrainingLoop") -> Record:
         "losses": list(loop.losses),
         "evaluation": list(loop.evaluation),
         "seconds": loop.seconds,
+        "device": device_name(loop),
     }
     if loop.step.scale is not None:
         numbers["loss_scale"] = loop.step.scale.numbers()
     return numbers
+
+
+def device_name(loop: "TrainingLoop") -> str:
+    """Return the number of processes of a training and the kind of their devices."""
+    return f"{loop.world.size} x {loop.world.device.type}"
 
 
 def restore_progress(loop: "TrainingLoop", record: Record) -> None:

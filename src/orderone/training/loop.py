@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # updates done, mean of the recent losses -> whether to stop the training
 LossReport: TypeAlias = Callable[[int, float], bool]
+APART = 2  # updates between the first checkpoint and the second
 
 
 @runtime_checkable
@@ -82,6 +83,7 @@ class TrainingLoop:
         self.seconds: float = 0.0
         self.stopped_at: int | None = None  # updates done when `report` stopped it
         self.monitor: SizeMonitor | None = None
+        self.saved: list[int] = []  # updates done at each checkpoint
 
     @property
     def done(self) -> int:
@@ -200,9 +202,12 @@ class TrainingLoop:
         late = self.world.any(time.monotonic() - saved >= self.settings.checkpoint_seconds)
         if checkpoint is not None:
             finished = checkpoint.saves_finished and self.done == self.settings.steps
-            if stop or late or finished:
+            # a resume repeats updates between two checkpoints: the second comes soon
+            second = len(self.saved) == 1 and self.done >= self.saved[0] + APART
+            if stop or late or finished or second:
                 checkpoint.save(self)
                 saved = time.monotonic()
+                self.saved.append(self.done)
         if stop:
             raise KeyboardInterrupt(self._interruption(checkpoint))
         return saved

@@ -16,14 +16,19 @@ from torch import Tensor, nn
 
 from orderone.core.errors import with_code
 from orderone.seeding import preserved
-from orderone.torch_compat import version_counter
+from orderone.torch_compat import share_gradient_hooks, share_step_hooks, version_counter
 from orderone.training.checkpoint import Content, model_tensors
 from orderone.training.code_state import fresh_caches, global_texts
 from orderone.training.fresh_loss import fresh_loss
 from orderone.training.loop import TrainingLoop
 from orderone.training.same_update import Update, difference
 from orderone.training.snapshot import MODEL, restore_snapshot, snapshot
-from orderone.training.stacked.alike import attribute_texts, description, hook_texts
+from orderone.training.stacked.alike import (
+    attribute_texts,
+    description,
+    hook_texts,
+    names_of_modules,
+)
 from orderone.training.stacked.value_text import text_of
 from orderone.training.step import compiled_module
 
@@ -49,13 +54,14 @@ class ResumeCheck:
         tensors, record = snapshot(loop)
         copies = {name: x.detach().clone() for name, x in tensors.items()}
         self.saved = (copies, record)
-        here = description(loop.step.module)
+        here = description(loop.step.module) | hook_texts(loop.step.module)
         gradients = _gradients(loop.step.module)
         with preserved(), fresh_caches(loop.step.module, loop.step.loss_function):
             restore_snapshot(self.other, (copies, record))
             self.other.update()
             self.other.read_losses()
-        self.shared = changed(here, description(loop.step.module))
+        now = description(loop.step.module) | hook_texts(loop.step.module)
+        self.shared = changed(here, now)
         self.globals = _globals_of(loop)
         self.entangled = _gradients(loop.step.module) != gradients
 
@@ -131,21 +137,23 @@ def _gradients(module: nn.Module) -> list[tuple[int, int] | None]:
 def different_attributes(a: nn.Module, b: nn.Module, exact: bool | None = None) -> list[str]:
     """Return the attributes in which two copies of a model differ after the same updates.
 
-    Functions are left out: a deep copy has those of the original. If kernels are not `exact` (by
-    default on a GPU), numbers that a pass has computed may differ by rounding, and are left out.
+    If kernels are not `exact` (by default on a GPU), numbers that a pass has computed may differ by
+    rounding, and are left out.
     """
     if exact is None:
         exact = all(p.device.type == "cpu" for p in a.parameters())
-    others = attribute_texts(b, DEEP)
+    # a deep copy has the functions of the original, which may hold modules of it
+    both = names_of_modules(a) | names_of_modules(b)
+    others = attribute_texts(b, DEEP, both)
     modules = dict(a.named_modules())
     names: list[str] = []
-    for (name, key), text in attribute_texts(a, DEEP).items():
-        if others.get((name, key)) == text or callable(vars(modules[name]).get(key)):
+    for (name, key), text in attribute_texts(a, DEEP, both).items():
+        if others.get((name, key)) == text:
             continue
         if exact or isinstance(vars(modules[name]).get(key), (bool, int, str)):
             names.append(f"{name}.{key}".lstrip("."))
     if exact:
-        names += changed(hook_texts(b, DEEP), hook_texts(a, DEEP))
+        names += changed(hook_texts(b, DEEP, both), hook_texts(a, DEEP, both))
     return names
 
 
@@ -199,6 +207,9 @@ def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
         )
         warnings.warn(with_code(text, "state-may-be-lost"), stacklevel=3)
         return None
+    for p, copied in zip(step.module.parameters(), module.parameters(), strict=True):
+        share_gradient_hooks(p, copied)
+    share_step_hooks(step.optimizer, optimizer)
     forward = module
     if step.forward is not step.module:  # compiled; eager code would round differently
         forward = compiled_module(module)

@@ -30,6 +30,7 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training import optimizer_state
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
+from orderone.training.repeated_updates import can_be_repeated
 from orderone.training.train_checkpoint import KIND, REMEDY, TrainCheckpoint
 from orderone.training.world import World
 
@@ -145,6 +146,18 @@ class ShardedCheckpoint(TrainCheckpoint):
 
     # --- reading ----------------------------------------------------------------------------------
 
+    def verify(self, loop: TrainingLoop) -> None:
+        """Warn if updates between the last two checkpoints have other losses when repeated."""
+        folders = _complete(self.path)[-2:]
+        if len(folders) < 2:
+            return
+        earlier, record = (_read_record(folder / RECORD) for folder in folders)
+        if dict(self.identity) != record["of"] or not can_be_repeated(loop, record, earlier):
+            return
+        self._check_shapes(loop, record["tensors"])
+        self._load_folder(loop, folders[0], earlier)
+        self._compare(loop, record["losses"])
+
     def restore(self, loop: TrainingLoop) -> None:
         """Continue from the newest complete checkpoint, if there is one.
 
@@ -157,6 +170,12 @@ class ShardedCheckpoint(TrainCheckpoint):
         record = _read_record(folder / RECORD)
         self._check_identity(record["of"])
         self._check_shapes(loop, record["tensors"])
+        self._load_folder(loop, folder, record)
+        if loop.monitor is not None:
+            loop.monitor.first = loop.done
+            loop.monitor.start |= record["start_sizes"]
+
+    def _load_folder(self, loop: TrainingLoop, folder: Path, record: Record) -> None:
         tensors = self._templates(loop, record)
         _read(folder, tensors, self.world)
         with torch.no_grad():
@@ -168,9 +187,6 @@ class ShardedCheckpoint(TrainCheckpoint):
         checkpoints.restore_extra(loop.step.module, checkpoints.unpack(record["extra"], tensors))
         self._restore_random(tensors)
         checkpoints.restore_progress(loop, record)
-        if loop.monitor is not None:
-            loop.monitor.first = loop.done
-            loop.monitor.start |= record["start_sizes"]
 
     def _check_shapes(self, loop: TrainingLoop, saved: Mapping[str, Any]) -> None:
         empty = {name: torch.empty(shape, device="meta") for name, (_, shape) in saved.items()}

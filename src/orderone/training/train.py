@@ -164,6 +164,8 @@ def train(
             saved = ShardedCheckpoint(path, world, identity, copy_of(loop), keep)
         elif path is not None:
             saved = TrainCheckpoint(path, world, identity, copy_of(loop))
+        if saved is not None:
+            saved.verify(loop)
         if sizes_every is not None:
             from orderone.measure.size_monitor import SizeMonitor  # takes a second
 

@@ -7,7 +7,7 @@ processes is the same. Nothing is pickled.
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training import optimizer_state
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
+from orderone.training.repeated_updates import can_be_repeated, different_loss
 from orderone.training.resume_check import ResumeCheck
 from orderone.training.world import World, like, whole
 
@@ -136,6 +137,35 @@ class TrainCheckpoint:
 
     # --- reading ----------------------------------------------------------------------------------
 
+    def verify(self, loop: TrainingLoop) -> None:
+        """Warn if updates between the last two files have other losses when they are repeated.
+
+        Call `restore` afterwards. A file of another training is left to it.
+        """
+        record = checkpoints.header(self.path)
+        earlier = checkpoints.load_earlier(self.path)
+        if record is None or earlier is None or record.get("kind") != KIND:
+            return
+        tensors, earlier_record = earlier
+        if dict(self.identity) != record["of"] or not can_be_repeated(loop, record, earlier_record):
+            return
+        if checkpoints.changed_tensor(loop.step.module, tensors, "model.") is not None:
+            return
+        self._load(loop, tensors, earlier_record)
+        self._compare(loop, record["losses"])
+
+    def _compare(self, loop: TrainingLoop, losses: Sequence[float]) -> None:
+        different = different_loss(loop, losses)
+        if different is None or not self.world.first:
+            return
+        text = (
+            f"checkpoint: {different}: the training has state that no checkpoint holds, or is not"
+            " repeatable; it continues from the last checkpoint, and differs from a training"
+            " without an interruption; register a buffer for the state, or implement"
+            " get_extra_state and set_extra_state"
+        )
+        warnings.warn(with_code(text, "resumed-differently"), stacklevel=3)
+
     def restore(self, loop: TrainingLoop) -> None:
         """Continue from the file, if there is one.
 
@@ -153,6 +183,12 @@ class TrainCheckpoint:
         tensors, record = saved
         self._check_model(loop, tensors)
         self._check_identity(record["of"])
+        self._load(loop, tensors, record)
+        if loop.monitor is not None:
+            loop.monitor.first = loop.done
+            loop.monitor.start |= record.get("start_sizes", {})
+
+    def _load(self, loop: TrainingLoop, tensors: Mapping[str, Tensor], record: Record) -> None:
         with torch.no_grad():
             for name, value in checkpoints.model_tensors(loop.step.module).items():
                 value.copy_(like(tensors[f"model.{name}"], value))
@@ -162,9 +198,6 @@ class TrainCheckpoint:
         checkpoints.restore_extra(loop.step.module, extra)
         self._restore_random(tensors)
         checkpoints.restore_progress(loop, record)
-        if loop.monitor is not None:
-            loop.monitor.first = loop.done
-            loop.monitor.start |= record.get("start_sizes", {})
 
     def _check_model(self, loop: TrainingLoop, tensors: Mapping[str, Tensor]) -> None:
         changed = checkpoints.changed_tensor(loop.step.module, tensors, "model.")

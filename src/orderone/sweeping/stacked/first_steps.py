@@ -31,6 +31,7 @@ from orderone.sweeping.trial import Trial
 from orderone.training.code_state import global_texts
 from orderone.training.modes import evaluation_mode
 from orderone.training.source import Batch, moved
+from orderone.training.stacked.attributes import different_count
 from orderone.training.stacked.clock import seconds_of_work
 from orderone.training.stacked.draws import MemberDraws
 from orderone.training.stacked.program import Program
@@ -132,6 +133,8 @@ class FirstSteps:
 
     def proof(self) -> Proof:
         """Return the proof; raise NotProved if differences are larger than rounding."""
+        if different_count(self.alone.step_of(0).module, self.stack.program.model) is not None:
+            raise NotProved
         with preserved():
             self._compare_evaluations()
         found = self._found.read(self.alone.drew)

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from orderone.seeding import preserved, seeded
+from orderone.seeding import preserved, seeded, set_seed
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report, capture_pays
 from orderone.sweeping.stacked.feed import stacked_batches
@@ -110,18 +110,39 @@ class StackedTraining:
             self._try_evaluation()
             yield from self._end_members()
             saved = time.monotonic()
+            saves = 0
             while self.running:
                 yield from self._train_block()
                 yield from self._report(report)
                 self._evaluate_if_due()
                 stop = interrupts.pending()
-                if stop or time.monotonic() - saved >= self.settings.checkpoint_seconds:
+                late = time.monotonic() - saved >= self.settings.checkpoint_seconds
+                # a resume repeats updates between two checkpoints: the second comes soon
+                if stop or late or saves == 1:
                     save(self)
                     saved = time.monotonic()
+                    saves += 1
                 if stop:
                     raise KeyboardInterrupt
                 yield from self._end_members()
                 self._drop_ended()
+
+    def begin_again(self) -> None:
+        """Build the members anew: a checkpoint was loaded that does not continue them."""
+        self.stack = make_stack(self.job, [self.job.member(trial) for trial in self.slots])
+        set_seed(self.slots[0].seed)
+        self.stack.seed([trial.seed for trial in self.slots])
+        self.done = 0
+        for trial in self.slots:
+            self.losses[trial.key] = []
+            self.evaluation[trial.key] = []
+            self.seconds[trial.key] = 0.0
+
+    def repeated_step(self, step: int) -> list[float]:
+        """Make an update of a checkpoint that was loaded; return the losses."""
+        seeds = [trial.data_seed for trial in self.slots]
+        batches = stacked_batches(self.job, self.source, step, seeds)
+        return self.stack.step(*batches, factor=self.settings.factor(step)).tolist()
 
     def _end_members(self) -> Iterator[Outcome]:
         """Yield the outcomes of members that have made all their updates."""

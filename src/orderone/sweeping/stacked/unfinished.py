@@ -20,6 +20,7 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training.checkpoint import Record
 from orderone.training.optimizer_state import unsaved_part
 from orderone.training.outcome import read_evaluation
+from orderone.training.repeated_updates import UPDATES, compared_loss, loss_rounding
 
 if TYPE_CHECKING:
     from orderone.sweeping.stacked.training import StackedTraining
@@ -75,6 +76,12 @@ def save(training: "StackedTraining") -> None:
     state = training.stack.state()
     size = sum(x.numel() * x.element_size() for x in state.values())
     if size > LARGEST:
+        text = (
+            f"a running stack has no checkpoint, because its state has {size / 2**30:.1f} GiB, and"
+            f" more than {LARGEST >> 30} take longer to write than to compute again; it continues"
+        )
+        if not training.job.warned(text):
+            warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=2)
         return
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
@@ -132,8 +139,43 @@ def restore(training: "StackedTraining") -> None:
             warnings.warn(with_code(text, "checkpoint-of-other-training"), stacklevel=2)
             checkpoints.remove(path)
             continue
+        different = _different_loss(training, wanted, path, saved[1])
+        if different is not None:
+            text = (
+                f"trials start again, because {different}: they have state that no checkpoint"
+                " holds, or are not repeatable; register a buffer for the state, or implement"
+                " get_extra_state and set_extra_state"
+            )
+            warnings.warn(with_code(text, "resumed-differently"), stacklevel=2)
+            checkpoints.remove(path)
+            training.begin_again()
+            continue
         _resume(training, wanted, *saved)
         return
+
+
+def _different_loss(
+    training: "StackedTraining", wanted: Sequence[str], path: Path, record: Record
+) -> str | None:
+    """Repeat updates between the last two checkpoints; return what differs."""
+    earlier = checkpoints.load_earlier(path)
+    if earlier is None or earlier[1].get("kind") != KIND or _changed_tensor(training, earlier[0]):
+        return None
+    first = int(earlier[1]["done"])
+    for key in wanted:
+        if earlier[1]["losses"].get(key) != record["losses"][key][:first]:
+            return None
+    _resume(training, wanted, *earlier)
+    dtypes = {x.dtype for x in training.stack.parameters.values()}
+    near = loss_rounding(dtypes, training.settings.half is not None, training.device)
+    for step in range(first, min(first + UPDATES, int(record["done"]))):
+        losses = training.repeated_step(step)
+        for key, loss in zip(wanted, losses, strict=True):
+            before = record["losses"][key]
+            different = compared_loss(before, step, loss, first, near)
+            if different is not None:
+                return different
+    return None
 
 
 def _changed_tensor(training: "StackedTraining", tensors: Mapping[str, torch.Tensor]) -> str | None:

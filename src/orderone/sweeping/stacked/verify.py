@@ -37,6 +37,7 @@ from orderone.torch_compat import tree_leaves, tree_map
 from orderone.training.code_state import global_texts
 from orderone.training.loss_scale import START
 from orderone.training.source import Batch, moved
+from orderone.training.stacked.attributes import different_count
 from orderone.training.stacked.culprit import first_deviating_module
 from orderone.training.stacked.errors import NotStackable
 from orderone.training.stacked.inner_precision import Casts
@@ -254,6 +255,13 @@ class _Verification:
         proof = self._proof(alone, together)
         if alone.drew_elsewhere and not self.read.one_seed:
             self._must_not_use_draws_elsewhere()
+        different = different_count(alone.step_of(0).module, together.stack.program.model)
+        if different is not None:
+            raise NotStackable(
+                f"two members took {self.steps} steps in a stack and alone, and {different}: a"
+                " stack runs code of the model another number of times; trained one after another",
+                "stack-deviates",
+            )
         self._must_not_change_globals(alone)
         return proof
 

@@ -11,7 +11,6 @@ This finds the usual differences at once, with their names. What it cannot see, 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import FunctionType
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from orderone.torch_compat import (
     backward_pre_hook_registry,
     forward_hook_registry,
     forward_pre_hook_registry,
+    gradient_hooks,
     has_gradient_hooks,
 )
 from orderone.training.stacked.errors import NotStackable
@@ -119,10 +119,20 @@ def description(model: nn.Module) -> dict[str, str]:
     return texts
 
 
-def attribute_texts(model: nn.Module, depth: int = DEEPEST) -> dict[tuple[str, str], str]:
-    """Return the attributes of all modules as text, by name of the module and of the attribute."""
+def names_of_modules(model: nn.Module) -> dict[int, str]:
+    """Return the names of all modules by identity."""
+    return {id(module): name or "the model" for name, module in model.named_modules()}
+
+
+def attribute_texts(
+    model: nn.Module, depth: int = DEEPEST, names: Mapping[int, str] | None = None
+) -> dict[tuple[str, str], str]:
+    """Return the attributes of all modules as text, by name of the module and of the attribute.
+
+    `names` are those of modules by identity; by default, those of the model.
+    """
     texts: dict[tuple[str, str], str] = {}
-    names = {id(module): name or "the model" for name, module in model.named_modules()}
+    names = names or names_of_modules(model)
     for name, module in model.named_modules():
         for key, value in user_attributes(module):
             try:
@@ -132,14 +142,26 @@ def attribute_texts(model: nn.Module, depth: int = DEEPEST) -> dict[tuple[str, s
     return texts
 
 
-def hook_texts(model: nn.Module, depth: int = DEEPEST) -> dict[str, str]:
-    """Return the objects that are hooks as text; functions are left out: copies share them."""
+def hook_texts(
+    model: nn.Module, depth: int = DEEPEST, names: Mapping[int, str] | None = None
+) -> dict[str, str]:
+    """Return all hooks as text, also those on gradients."""
     texts: dict[str, str] = {}
-    names = {id(module): name or "the model" for name, module in model.named_modules()}
+    names = names or names_of_modules(model)
+    held: list[tuple[str, object]] = []
     for name, module in model.named_modules():
-        for key, hook in _hooks(module):
-            if not isinstance(hook, FunctionType):
-                texts[f"{name}, {key}"] = text_of(hook, names, depth)
+        held += [(f"{name}, {key}", hook) for key, hook in _hooks(module)]
+        registries = (backward_hook_registry(module), backward_pre_hook_registry(module))
+        of_gradients = [hook for registry in registries for hook in registry.values()]
+        held += [(f"{name}, backward hook {k}", hook) for k, hook in enumerate(of_gradients)]
+    for name, p in model.named_parameters():
+        hooks = enumerate(gradient_hooks(p))
+        held += [(f"{name}, hook on its gradient {k}", hook) for k, hook in hooks]
+    for place, hook in held:
+        try:
+            texts[place] = text_of(hook, names, depth)
+        except Exception:  # objects of the user, and tensors of a pass that has ended
+            texts[place] = "unreadable"
     return texts
 
 

@@ -14,6 +14,7 @@ from orderone.training.stacked.alike import attribute_texts
 from orderone.training.stacked.value_text import DEEPEST, GENERATORS, SIMPLE, user_attributes
 
 COPIED = (*SIMPLE, np.ndarray, np.generic, torch.Generator, *GENERATORS)
+COUNTS = (bool, int, str)
 Attributes: TypeAlias = dict[tuple[str, str], object]  # by name of the module and the attribute
 
 
@@ -31,6 +32,26 @@ def changed_attributes(source: nn.Module, target: nn.Module) -> Attributes:
             if here[name, key] != there.get((name, key)):
                 changed[name, key] = value
     return copied(changed, source, target)
+
+
+def different_count(alone: nn.Module, stacked: nn.Module) -> str | None:
+    """Return the first whole number, flag or text that two models of one trial have otherwise.
+
+    They have made the same steps. A stack may run code of the model another number of times, such
+    as a block under torch.utils.checkpoint, or a hook on an activation.
+    """
+    others = dict(stacked.named_modules())
+    for name, module in alone.named_modules():
+        if name not in others:
+            return f"the module {name} is not in the stack"
+        there = vars(others[name])
+        for key, value in user_attributes(module):
+            if type(value) not in COUNTS or type(there.get(key)) not in COUNTS:
+                continue
+            if there[key] != value:
+                place = f"{name}.{key}".lstrip(".")
+                return f"{place} is {value!r} after steps alone, and {there[key]!r} in a stack"
+    return None
 
 
 def copied(attributes: Attributes, source: nn.Module, target: nn.Module) -> Attributes:
