@@ -49,6 +49,12 @@ CHECKS = (
         240,
         "what does a probe at every tenth step cost, eager and compiled?",
     ),
+    Check(
+        "resume-check",
+        ("benchmarks/resume_check.py", "cuda"),
+        90,
+        "does the check of resumed trainings refuse healthy ones?",
+    ),
     Check("proof-cost", ("benchmarks/proof_cost.py", "cuda"), 150, "what does a proof cost?"),
     _speed("llama", 256, 150),
     _speed("qwen3", 128, 120),
