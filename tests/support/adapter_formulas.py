@@ -11,7 +11,8 @@ n is the number of inputs and outputs, r the rank, h = A x; all random numbers a
     HiRA, B     W * (B A): dy_i = sum_k |q_ik| with q_ik = sum_j W_ij A_kj x_j. The RMS over i of
                 a sum of r sizes is r (1 + K'/r)^1/2. K' = E q^2 / (E|q|)^2 - 1. The square of the
                 scale of q_ik differs between k and tokens by the relative variance
-                (E A^4 E x^4 - 1) / n = 8 / n, which makes E|q| smaller by the factor 1 - 1/n: K' = (pi/2) (1 - 1/n)^-2 - 1.
+                (E A^4 E x^4 - 1) / n = 8 / n, which makes E|q| smaller by the factor 1 - 1/n:
+                K' = (pi/2) (1 - 1/n)^-2 - 1.
     sparse      k trained entries in each row: dy_i is a sum of k of n numbers |x_j|, drawn without
                 repetition: k (1 + K (n - k) / ((n - 1) k))^1/2 with K = pi/2 - 1.
     OFT         y = W R x with R = 1 - 2 (Q - Q^T) + ... in blocks of size b. With u = W^T g, the
@@ -183,10 +184,10 @@ def loha_up_step(r: int, n: int, rng: Random) -> float:
     return _mean(lambda: _rms(np.abs(p @ (a * rng.standard_normal(n)).T).sum(1)))
 
 
-def simulated(step: Step, r: int, big: int, n: int, draws: int = 40) -> Rate:
+def simulated(step: Step, ranks: tuple[int, int], n: int, draws: int = 40) -> Rate:
     """Return the factor of a rate, base over target, and its spread, from random adapters."""
-    rng = np.random.default_rng([r, big, n])
-    logs = [np.log([step(rank, n, rng) for _ in range(draws)]) for rank in (r, big)]
+    rng = np.random.default_rng([*ranks, n])
+    logs = [np.log([step(rank, n, rng) for _ in range(draws)]) for rank in ranks]
     factor = math.exp(logs[0].mean() - logs[1].mean())
     return Rate(factor, math.sqrt(logs[0].var(ddof=1) + logs[1].var(ddof=1)))
 

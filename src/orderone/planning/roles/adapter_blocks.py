@@ -72,16 +72,33 @@ def adapter_blocks(
         beside = [evidence for evidence in frozen if _inside(evidence, name)]
         base_name = _base_block(name, trained[0], base_names)
         is_overridden = any(evidence.override for evidence in trained)
-        has_matrix = any(TABLES.isdisjoint(evidence.kinds) for evidence in beside)
-        if is_overridden or not has_matrix or base_name not in base_modules:
+        if is_overridden or base_name not in base_modules:
+            continue
+        in_buffers = _differing_buffers(modules[name], base_modules[base_name])
+        if not _has_matrix(beside, in_buffers):
             continue
         unread = [evidence for evidence in trained if _is_unread(evidence, lora, modules)]
         differing = _differing(unread, trained, beside, lora)
         if len(unread) == len(trained):
-            differing |= _differing_buffers(modules[name], base_modules[base_name])
+            differing |= in_buffers
         if differing:
             blocks.append(_as_block(name, base_name, trained, base_names, beside, differing))
     return blocks
+
+
+def _has_matrix(frozen: Sequence[Evidence], in_buffers: set[Size]) -> bool:
+    """Return whether one of the frozen tensors is a matrix.
+
+    A trace cannot tell a buffer from data. So a frozen matrix to which a product with random
+    projections is added, W + diag(b) B diag(d) A, looks like a table that is added to data.
+    `in_buffers` are the sizes of buffers that differ: where there are some, it is a matrix.
+    """
+    for evidence in frozen:
+        if TABLES.isdisjoint(evidence.kinds):
+            return True
+        if in_buffers and set(evidence.kinds) == {"table"} and len(evidence.item.shape) == 2:
+            return True
+    return False
 
 
 def _as_block(
