@@ -24,17 +24,17 @@ Some results for Adam, with r the rank and m the number of outputs:
             terms of size r^-1/2 add up to (1 + r / m)^1/2
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from orderone.observe.inventory import modules_by_name, tensors_of
-from orderone.observe.trace import call_with, undisturbed
+from orderone.observe.trace import undisturbed
+from orderone.planning.block_calls import Call, calls_of_blocks, first_tensor, restored
 from orderone.planning.options import ExampleBatch
 from orderone.planning.roles.adapter_blocks import AdapterBlock
 from orderone.torch_compat import tree_map
@@ -44,7 +44,6 @@ TOKENS = 32  # tokens that responses are averaged over
 SWEEPS = 2  # rounds over the tensors of a block
 CHANGED = 1.5  # larger ratios of outputs at the start: the adapter does not start at zero
 
-Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 # gradients of all tensors at the start, by seed of the inputs and row of the output
 Gradients: TypeAlias = dict[tuple[int, int], list[Tensor]]
 
@@ -77,7 +76,7 @@ def response_ratios(
     `power` is 1 for optimizers that normalize (Adam), 2 for SGD.
     """
     found: dict[str, Response] = {}
-    calls = _calls(base, inputs, [block.base_name for block in blocks])
+    calls = calls_of_blocks(base, inputs, [block.base_name for block in blocks])
     with undisturbed(base), undisturbed(model), torch.no_grad():
         for block in blocks:
             if block.base_name not in calls:
@@ -132,7 +131,7 @@ class _Side:
         """
         found: list[Response] = []
         for (seed, row), gradients in start.items():
-            with _restored(self.tensors):
+            with restored(self.tensors):
                 for zero in self.zeros:
                     self.tensors[zero].copy_(self.direction(gradients[zero]) * sizes[zero])
                 before = self.output(seed)[row]
@@ -150,7 +149,7 @@ class _Side:
 def _compare(block: AdapterBlock, small: _Side, large: _Side) -> dict[str, Response]:
     """Return the responses of the tensors of one block, target over base."""
     names = list(block.tensors)
-    with _restored(large.tensors):
+    with restored(large.tensors):
         _with_sizes_of(large.tensors, small.tensors)
         _require_same_start(block, small, large)
         small_start = small.at_the_start()
@@ -213,49 +212,3 @@ def _random(value: object, seed: int) -> object:
     if isinstance(value, Tensor) and value.is_floating_point():
         return _random_like(value.detach(), seed)
     return value
-
-
-def _calls(model: nn.Module, inputs: ExampleBatch, blocks: Sequence[str]) -> dict[str, Call]:
-    """Return the arguments with which the model calls its blocks."""
-    modules = modules_by_name(model)
-    calls: dict[str, Call] = {}
-    handles: list[Any] = []
-    for block in dict.fromkeys(blocks):
-
-        def record(
-            _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], block: str = block
-        ) -> None:
-            calls.setdefault(block, (args, kwargs))
-
-        handles.append(modules[block].register_forward_pre_hook(record, with_kwargs=True))
-    args, kwargs = call_with(inputs)
-    try:
-        with undisturbed(model), torch.no_grad():
-            model(*args, **kwargs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return calls
-
-
-def first_tensor(value: object) -> Tensor:
-    """Return the first floating-point tensor of a block's output."""
-    if isinstance(value, Tensor):
-        return value
-    parts = value.values() if isinstance(value, Mapping) else value
-    for part in parts:  # pyright: ignore[reportGeneralTypeIssues]
-        if isinstance(part, Tensor) and part.is_floating_point():
-            return part
-    raise TypeError(f"the block returns {type(value).__name__}, without a tensor")
-
-
-@contextmanager
-def _restored(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Restore the values of tensors afterwards."""
-    before = [(tensor, tensor.detach().clone()) for tensor in tensors]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, value in before:
-                tensor.copy_(value)

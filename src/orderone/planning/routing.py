@@ -24,16 +24,15 @@ many. If experts have different numbers of tokens (some drop tokens beyond their
 equal logits all tokens want the same experts), nothing is concluded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from orderone.observe.inventory import Item, inventory, modules_by_name
-from orderone.observe.trace import call_with, undisturbed
+from orderone.observe.trace import undisturbed
+from orderone.planning.block_calls import Call, calls_of_blocks, first_tensor, restored
 from orderone.planning.counterparts import stack_of
 from orderone.planning.options import ExampleBatch
 from orderone.planning.roles.experts import ROUTER, ExpertPart
@@ -85,7 +84,7 @@ def routing_of(
     first: dict[str, str] = {}
     for part in parts.values():
         first.setdefault(stack_of(part.block), part.block)
-    calls = _calls(model, inputs, list(first.values()))
+    calls = calls_of_blocks(model, inputs, list(first.values()))
     items = inventory(model)
     routings: dict[str, Routing] = {}
     with undisturbed(model):
@@ -93,36 +92,11 @@ def routing_of(
             if block not in calls:
                 continue
             inside = {name: part for name, part in parts.items() if part.block == block}
-            routing = _routing(modules_by_name(model)[block], calls[block], inside, items, fan_in)
+            ones = tree_map(_ones, calls[block])
+            routing = _routing(modules_by_name(model)[block], ones, inside, items, fan_in)
             if routing is not None:
                 routings[stack] = routing
     return routings
-
-
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-def _calls(model: nn.Module, inputs: ExampleBatch, blocks: Sequence[str]) -> dict[str, Call]:
-    """Return the arguments with which the model calls its blocks, with ones in every input."""
-    modules = modules_by_name(model)
-    calls: dict[str, Call] = {}
-    handles: list[Any] = []
-    for block in blocks:
-
-        def record(
-            _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], block: str = block
-        ) -> None:
-            calls.setdefault(block, (tree_map(_ones, args), tree_map(_ones, kwargs)))
-
-        handles.append(modules[block].register_forward_pre_hook(record, with_kwargs=True))
-    args, kwargs = call_with(inputs)
-    try:
-        with undisturbed(model), torch.no_grad():
-            model(*args, **kwargs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return calls
 
 
 def _ones(value: object) -> object:
@@ -141,18 +115,18 @@ def _routing(
     """Return the routing of one block; None if it cannot be measured."""
     experts = {name: items[name].tensor for name, part in parts.items() if part.kind != ROUTER}
     args, kwargs = call
-    with _restored([items[name].tensor for name in parts]):
+    with restored([items[name].tensor for name in parts]):
         for name in parts:
             items[name].tensor.data.zero_()
         with torch.no_grad():
-            silent = _output(block(*args, **kwargs))
+            silent = first_tensor(block(*args, **kwargs))
         for name, tensor in experts.items():
             if name in fan_in:
                 tensor.data.fill_(1 / fan_in[name])
         for tensor in experts.values():
             tensor.requires_grad_(True)
         with torch.enable_grad():
-            output = _output(block(*args, **kwargs))
+            output = first_tensor(block(*args, **kwargs))
             gradients = torch.autograd.grad(
                 output.float().sum(), list(experts.values()), allow_unused=True
             )
@@ -198,7 +172,7 @@ def _experts_per_token(
             if name in fan_in:
                 values.fill_(1 / fan_in[name])
         with torch.no_grad():
-            change = (_output(block(*args, **kwargs)) - silent).abs().amax(-1)
+            change = (first_tensor(block(*args, **kwargs)) - silent).abs().amax(-1)
         tokens = change.numel()
         taken.append(int((change > UNEVEN * change.max()).sum()))
     if not taken or len(set(taken)) > 1:
@@ -244,29 +218,3 @@ def _active(gradients: Mapping[str, Tensor | None], parts: Mapping[str, ExpertPa
         else:
             members.add(_member(name, part))
     return max(largest, len(members))
-
-
-def _output(value: object) -> Tensor:
-    """Return the first floating-point tensor of a block's output."""
-    if isinstance(value, Tensor):
-        return value
-    if isinstance(value, Mapping):
-        parts = value.values()
-    else:
-        parts = value
-    for part in parts:  # pyright: ignore[reportGeneralTypeIssues]
-        if isinstance(part, Tensor) and part.is_floating_point():
-            return part
-    raise TypeError(f"the block returns {type(value).__name__}, without a tensor")
-
-
-@contextmanager
-def _restored(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Restore values and `requires_grad` of tensors afterwards."""
-    before = [(tensor, tensor.detach().clone(), tensor.requires_grad) for tensor in tensors]
-    try:
-        yield
-    finally:
-        for tensor, value, requires_grad in before:
-            tensor.requires_grad_(requires_grad)
-            tensor.data.copy_(value)
