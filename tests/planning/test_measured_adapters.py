@@ -169,6 +169,7 @@ def closed_form(size: formulas.Size, ranks: tuple[int, int]) -> float:
     return size(ranks[0], WIDTH) / size(ranks[1], WIDTH)
 
 
+RANKS = [pytest.param((4, 16), marks=pytest.mark.slow), (6, 48)]
 CLOSED_FORMS: list[tuple[formulas.Size, formulas.Step]] = [
     (formulas.lora_up, formulas.lora_up_step),
     (formulas.lora_up, formulas.lora_sgd_step),
@@ -192,7 +193,7 @@ def test_closed_forms_agree_with_simulated_steps(size, step, ranks):
     assert abs(math.log(found.factor / closed_form(size, ranks))) < margin
 
 
-@pytest.mark.parametrize("ranks", [(4, 16), (6, 48)])
+@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("scale", [constant, inverse])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_multiplied_out_products_have_the_rates_of_lora(optimizer, scale, ranks):
@@ -214,7 +215,7 @@ def test_multiplied_out_products_have_the_rates_of_lora(optimizer, scale, ranks)
     assert_rate(rates["down"], down, spread, ratio)
 
 
-@pytest.mark.parametrize("ranks", [(4, 16), (6, 48)])
+@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("scale", [constant, inverse])
 def test_products_with_the_frozen_matrix(scale, ranks):
     rates = mean_rates(Hadamard, ranks, scale=scale)
@@ -249,15 +250,10 @@ class Core(Adapted):
 @pytest.mark.parametrize(
     ("kind", "tensor", "size", "step", "ranks"),
     [
-        (Rotated, "rotation", formulas.oft, formulas.oft_step, (4, 16)),
         (Rotated, "rotation", formulas.oft, formulas.oft_step, (8, 64)),
-        (Sparse, "values", formulas.sparse, formulas.sparse_step, (4, 16)),
         (Sparse, "values", formulas.sparse, formulas.sparse_step, (6, 48)),
-        (Projected, "b", formulas.vera_b, formulas.vera_b_step, (4, 16)),
         (Projected, "b", formulas.vera_b, formulas.vera_b_step, (6, 48)),
-        (Projected, "d", formulas.vera_d, formulas.vera_d_step, (4, 16)),
         (Projected, "d", formulas.vera_d, formulas.vera_d_step, (6, 48)),
-        (Core, "core", formulas.core, formulas.core_step, (4, 16)),
         (Core, "core", formulas.core, formulas.core_step, (6, 48)),
     ],
 )
@@ -271,7 +267,7 @@ def test_rates_of_other_adapters(kind, tensor, size, step, ranks):
     assert_rate(mean_rates(kind, ranks)[tensor], factor, spread, ranks[1] / ranks[0])
 
 
-@pytest.mark.parametrize("ranks", [(4, 16), (6, 48)])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_the_product_of_two_products(ranks):
     """r aligned terms of the product that starts at zero, r^1/2 of the random one."""
     factor, spread = formulas.simulated(formulas.loha_up_step, ranks, WIDTH)
