@@ -91,6 +91,58 @@ def test_soap_on_one_side():
     assert outputs["2.weight"].eps == pytest.approx(1e-8 * 8**-0.5)
 
 
+@pytest.mark.parametrize(
+    ("law", "power"),
+    [("soap", 0.5), ("shampoo", 0.25), ("shampoo-1/2", 0.5)],
+)
+def test_blocks_of_one_side(law, power):
+    """A side that is not preconditioned is not cut: nb_i^-E or nb_o^-E in the code of Qiu et al."""
+    for side, blocks in (
+        ("in", 4),
+        ("out", 8),
+    ):  # of 2.weight: 64 and 256 columns, 128 and 1024 rows
+        whole = planned(f"{law}-{side}")["2.weight"]
+        cut = planned(f"{law}-{side}", block_size=32)["2.weight"]
+        assert cut.lr == pytest.approx(whole.lr * blocks**-power)
+
+
+def test_blocks_of_both_sides_if_one_is_preconditioned():
+    """For Shampoo all blocks count. For SOAP, the blocks of the other side do not."""
+    whole = planned("shampoo-1/2-in")["2.weight"]
+    assert planned("shampoo-1/2-in", block_size=(32, 32))["2.weight"].lr == pytest.approx(
+        whole.lr * (4 * 8) ** -0.5
+    )
+    for law in ("soap-in", soap("in")):
+        one = planned(law, block_size=(None, 32))["2.weight"]
+        assert planned(law, block_size=(32, 32))["2.weight"].lr == one.lr
+        assert planned(law, block_size=32)["2.weight"].lr == one.lr
+    with refuses("invalid-argument", argument="block_size"):
+        planned("soap", block_size=(32, 32, 32))
+
+
+def test_real_shampoo_on_one_side_cuts_both():
+    """One step of ScalableShampoo on the inputs, in 3 x 4 blocks: (3 x 4)^1/2 times the norm."""
+    package = pytest.importorskip("pytorch_optimizer")
+    options: dict[str, Any] = {
+        "betas": (0.0, 0.9), "start_preconditioning_step": 1, "preconditioning_compute_steps": 1,
+        "graft_type": 0, "shape_interpretation": False, "nesterov": False, "use_svd": True,
+        "matrix_eps": 1e-12, "inverse_exponent_override": 2, "pre_conditioner_type": 1,
+    }  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(48, 1, generator=generator, dtype=torch.float64)
+    right = torch.randn(1, 64, generator=generator, dtype=torch.float64)
+    norms: dict[int, float] = {}
+    for size in (16, 64):
+        p = nn.Parameter(torch.zeros(48, 64, dtype=torch.float64))
+        optimizer = package.ScalableShampoo([p], lr=1.0, block_size=size, **options)
+        p.grad = left @ right
+        optimizer.step()
+        before = p.detach().clone()
+        optimizer.step()
+        norms[size] = float(torch.linalg.matrix_norm(p.detach() - before, 2))
+    assert norms[16] / norms[64] == pytest.approx(12**0.5, rel=1e-3)
+
+
 def test_a_side_that_is_too_long_is_left_alone():
     """At a limit of 100, the inner width is not preconditioned in base and target."""
     plan = planned("soap", max_dim=100)

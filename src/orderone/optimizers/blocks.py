@@ -5,17 +5,30 @@ norm of a step grows by b^E (`theory.exponents.matrix_laws`): E = 1/2 for SOAP, 
 |dW| = |G|^(1 - 2 E) for Shampoo. SOAP leaves sides alone that are longer than some limit. Such a
 side contributes d^(1/2).
 
+An optimizer that preconditions one side may cut the other side as well. For Shampoo this counts,
+since every block is divided by the norm of its own gradient. For SOAP it does not: all d entries of
+the side are of one size, in whichever block they are.
+
 These are factors of single shapes, so that a plan can take them into account exactly: a base may
 have one block, where the target has many.
 """
 
 from dataclasses import dataclass
 from math import ceil, sqrt
+from typing import TypeAlias
 
 from orderone.core.errors import InputError
 from orderone.core.exact import count
+from orderone.core.inputs import Count
 from orderone.optimizers.record import Shape, TensorScale
 from orderone.theory.exponents.laws import UpdateLaw
+from orderone.theory.exponents.matrix_laws import soap
+
+Cuts: TypeAlias = tuple[int | None, int | None]
+# one size for the sides that are preconditioned, or the sizes for rows and columns
+BlockSize: TypeAlias = Count | tuple[Count | None, Count | None]
+UNCUT: Cuts = (None, None)
+ONE_SIDED_SOAP = (soap("in"), soap("out"))
 
 
 @dataclass(frozen=True)
@@ -23,16 +36,17 @@ class BlockFactor:
     """Factor of the spectral norm of a step, as a function of the shape."""
 
     power: float  # E
-    block_size: int | None
+    cuts: Cuts  # sizes of the blocks of rows and of columns
+    counted: tuple[bool, bool]  # whether the blocks of rows and of columns change the norm
     max_dim: int | None
 
     def __call__(self, shape: Shape) -> float:
         factor = 1.0
-        for size in shape[-2:]:
+        for size, cut, counts in zip(shape[-2:], self.cuts, self.counted, strict=True):
             if self.max_dim is not None and size > self.max_dim:
                 factor *= size**0.5
-            elif self.block_size is not None:
-                factor *= ceil(size / self.block_size) ** self.power
+            elif cut is not None and counts:
+                factor *= ceil(size / cut) ** self.power
         return factor
 
 
@@ -66,14 +80,16 @@ class MatrixEps:
     number.
     """
 
-    block_size: int | None
+    cuts: Cuts
 
     def __call__(self, eps: float, scale: TensorScale) -> float:
         square = scale.gradient**2
         for size, base in zip(scale.shape, scale.base_shape, strict=True):
             square *= size / base
-            if self.block_size is not None:
-                square *= ceil(base / self.block_size) / ceil(size / self.block_size)
+        sides = zip(scale.shape[-2:], scale.base_shape[-2:], self.cuts, strict=False)
+        for size, base, cut in sides:
+            if cut is not None:
+                square *= ceil(base / cut) / ceil(size / cut)
         return eps * square
 
 
@@ -84,7 +100,7 @@ def _growth(scale: TensorScale) -> tuple[float, float]:
 
 
 def block_factor(
-    law: object, exact_law: UpdateLaw, block_size: int | None, max_dim: int | None
+    law: object, exact_law: UpdateLaw, block_size: BlockSize | None, max_dim: int | None
 ) -> BlockFactor:
     """Return the factor of an optimizer with this law, or raise an InputError."""
     if not exact_law.spectral:
@@ -101,8 +117,40 @@ def block_factor(
             " law='shampoo-in'",
             argument="max_dim",
         )
-    if block_size is not None:
-        block_size = count(block_size, "block_size")
+    preconditioned = _preconditioned(law, exact_law)
+    cuts = _cuts(block_size, preconditioned)
     if max_dim is not None:
         max_dim = count(max_dim, "max_dim")
-    return BlockFactor(float(1 - exact_law.gradient) / 2, block_size, max_dim)
+    counted = preconditioned if exact_law in ONE_SIDED_SOAP else (True, True)
+    return BlockFactor(float(1 - exact_law.gradient) / 2, cuts, counted, max_dim)
+
+
+def _preconditioned(law: object, exact_law: UpdateLaw) -> tuple[bool, bool]:
+    """Return whether rows and columns are preconditioned, as far as the law says so."""
+    if isinstance(law, str):
+        return not law.endswith("-in"), not law.endswith("-out")
+    if exact_law in ONE_SIDED_SOAP:
+        return not exact_law.fan_out, not exact_law.fan_in
+    return True, True
+
+
+def _cuts(block_size: BlockSize | None, preconditioned: tuple[bool, bool]) -> Cuts:
+    """Return the sizes of blocks of rows and columns; one size is for preconditioned sides."""
+    if block_size is None:
+        return UNCUT
+    if isinstance(block_size, tuple):
+        if len(block_size) != 2:
+            raise InputError(
+                "block_size: expected one size, or two for rows and columns (None: not cut); got"
+                f" {block_size!r}",
+                argument="block_size",
+            )
+        rows, columns = block_size
+        return _size(rows), _size(columns)
+    size = count(block_size, "block_size")
+    rows, columns = preconditioned
+    return size if rows else None, size if columns else None
+
+
+def _size(size: int | None) -> int | None:
+    return None if size is None else count(size, "block_size")

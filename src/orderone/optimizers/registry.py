@@ -16,7 +16,14 @@ from torch.optim import Optimizer
 
 from orderone.core.errors import InputError, one_of
 from orderone.core.inputs import Count, Name, Number, UserInput
-from orderone.optimizers.blocks import BlockFactor, MatrixEps, SpectralEps, block_factor
+from orderone.optimizers.blocks import (
+    UNCUT,
+    BlockFactor,
+    BlockSize,
+    MatrixEps,
+    SpectralEps,
+    block_factor,
+)
 from orderone.optimizers.muon import REST, takes_matrices
 from orderone.optimizers.record import (
     Algorithm,
@@ -61,7 +68,7 @@ def register(
     decoupled_decay: bool | None = None,
     hidden_only: bool | None = None,
     rate_factor: RateFactor | None = None,
-    block_size: Count | None = None,
+    block_size: BlockSize | None = None,
     max_dim: Count | None = None,
     stacked: StackedUpdate | None = None,
     lr: Number | None = None,
@@ -88,7 +95,9 @@ def register(
         rate_factor: Function of a tensor's shape that returns the factor by which `step`
             multiplies lr, if it depends on the shape. The plan divides by it. For a relative of
             Muon, this is `orderone.optimizers.muon_factor` or a part of it.
-        block_size: Size of the blocks into which SOAP or Shampoo cuts a matrix.
+        block_size: Size of the blocks into which SOAP or Shampoo cuts the sides of a matrix that it
+            preconditions: both, or one for laws that end in "-in" or "-out". A pair has the sizes
+            for rows and columns, None for a side that is not cut.
         max_dim: Longest side of a matrix that SOAP preconditions.
         stacked: The same update for many members at once, a subclass of
             `orderone.optimizers.update.Update`. Without it, a sweep trains one member after
@@ -138,8 +147,8 @@ def register(
     if memory is not None:
         record = _with_memory(record, memory)
     if record.eps_power == 2:
-        size = None if blocks is None else blocks.block_size
-        record = replace(record, scaled_eps=MatrixEps(size))
+        cuts = UNCUT if blocks is None else blocks.cuts
+        record = replace(record, scaled_eps=MatrixEps(cuts))
     elif exact_law.spectral:
         record = replace(record, scaled_eps=SpectralEps(exact_law, blocks))
     if hidden_only:
