@@ -70,6 +70,19 @@ def test_tokens_change_outputs_between_noise_and_drift():
     assert "token counts 1000, 2000, 4000" in str(found)
 
 
+def test_tokens_where_the_signal_dominates():
+    """Without noise, D steps with lr D^-1/2 move weights by D^1/2: the end of the allowed range."""
+
+    def without_noise(step, seed):
+        x = torch.randn(128, 8, generator=torch.Generator().manual_seed(step))
+        return x, x[:, :1] + 5
+
+    settings = {"steps": 10, "lr": 3e-3, "optimizer": "adam", "batches": without_noise}
+    found = check(tokens=[1000, 2000, 4000], **settings)
+    assert exponents(found, "change")[""] == pytest.approx(0.5, abs=0.1)
+    assert found.verdict != "FAIL", str(found)
+
+
 @pytest.mark.parametrize(
     ("axis", "power", "optimizer"),
     [

@@ -10,7 +10,8 @@ update, gradients of which noise dominates have moved weights by
 and those of SGD by lr n^1/2 B^-1/2 and lr n. With lr = B^e or D^e, the change of every output is
 
     batch, n = 1/B     both B^(e - 1/2), of order one for e = 1/2; SGD: B^(e - 1), e = 1
-    tokens, n = D      between D^(e + 1/2) (noise) and D^(e + 1) (drift); judged as their middle
+    tokens, n = D      between D^(e + 1/2) (noise) and D^(e + 1) (drift); the prediction is their
+                       middle, or the nearer end for exponents outside this range
 
 RMSprop starts its average of squares at zero and does not correct this: step t has the rate
 lr_t = lr (1 - alpha^t)^-1/2. All steps together then move weights by (sum lr_t^2)^1/2 (noise) and
@@ -81,6 +82,7 @@ from orderone.torch_compat import tree_map
 
 BATCH = "batch size"
 TOKENS = "token count"
+NOISE_OR_DRIFT = 0.25  # distance of both exponents of tokens from their middle
 NOISY = -0.25  # exponent of gradients above which the signal dominates
 UNCORRECTED = "alpha"  # setting of RMSprop, whose average of squares starts at zero
 LONG = 4  # trainings of this many times the memory of a momentum are long
@@ -343,16 +345,22 @@ class HorizonStudy:
             if name in vanishing or (quantity, step) not in wanted:
                 continue
             gradient = fits.get((name, Quantity.GRADIENT, 0))
-            expected = self._expected(name, quantity, gradient)
+            expected = self._expected(name, quantity, fit, gradient)
             if expected is not None:
                 finding = verdict_on_fit(fit, expected, self.axis)
                 line = (name, quantity, step)
                 finding = if_resolved(observations, line, finding, self._coarsest)
                 yield self._judgement(line, fit, expected, finding)
 
-    def _expected(self, name: str, quantity: Quantity, gradient: Fit | None) -> Expected | None:
+    def _expected(
+        self, name: str, quantity: Quantity, fit: Fit, gradient: Fit | None
+    ) -> Expected | None:
         if quantity == Quantity.CHANGE:
-            return Expected(self._change, two_sided=True)
+            exponent = self._change
+            distance = fit.exponent - exponent
+            if self.axis == TOKENS and abs(distance) > NOISE_OR_DRIFT:
+                exponent += math.copysign(NOISE_OR_DRIFT, distance)
+            return Expected(exponent, two_sided=True)
         row = self._plans[1][name]
         if quantity == Quantity.GRADIENT:
             if self.axis == TOKENS:  # all sizes begin with the same batch

@@ -92,8 +92,9 @@ def _grew(block: _Block, facts: ForwardFacts) -> bool:
             "the block could not be called on its own, or its output was not the same for all"
             " tokens, as if experts drop some"
         )
+    block_name = part.block or "the model itself"
     message = (
-        f"experts: {part.block} has {part.count[0]} experts in the base and {part.count[1]} in the"
+        f"experts: {block_name} has {part.count[0]} experts in the base and {part.count[1]} in the"
         " model, and it is unknown how many are active and how their weights add up, which is"
         f" measured in a forward pass ({why}). Pass inputs=, an example batch, with base and model"
         " on the CPU; or expert_rule=None for no rule"

@@ -129,6 +129,14 @@ def read_axis(axis: AxisInput) -> Axis:
         found = plugin(axis, Axis)
         if found is None:
             known = plugins(Axis)
+            if not known:
+                raise InputError(
+                    f"axes: unknown axis {axis!r}; no installed package has an axis (entry points"
+                    " 'orderone.rules'). Expected the name of one, or an Axis in"
+                    " rule=rules.compose(...)",
+                    "unknown-name",
+                    argument="axis",
+                )
             found = known[one_of(axis, known, "axis")]
     if found.name in RESERVED:
         raise InputError(
