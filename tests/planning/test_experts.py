@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.errors import refuses
 from support.mixtures import MixtureNet, moe
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 import orderone as o1
@@ -15,6 +15,7 @@ from orderone.observe.inventory import shapes_of
 from orderone.planning.base import from_module
 from orderone.planning.forward_facts import collect
 from orderone.planning.roles.experts import expert_parts, same_names
+from orderone.planning.routing import Routing, RoutingChange
 
 FAMILIES = ("mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "olmoe")
 # a softmax over all experts, whose largest entries are not normalized again
@@ -97,6 +98,49 @@ def test_every_form_of_experts_is_read(form, weights, sum_of_them):
     assert plan[f"layers.0.mix.{up[form]}"].eps == pytest.approx(1 / 2)
     assert plan["layers.0.mix.router.weight"].eps == pytest.approx(1 / 2)
     assert plan["head.weight"].eps == 1
+
+
+def test_measured_sums_of_weights_are_exact_fractions():
+    """Rounding in single precision does not reach learning rates."""
+    for exact in (1.0, 3.0, 1 / 3, 1 / 8, 5 / 12):
+        for error in (-2e-6, 9.6e-7, 3e-7):
+            change = RoutingChange(Routing(2.0, 1.0), Routing(2.0, exact * (1 + error)))
+            assert change.weights == exact
+    odd = RoutingChange(Routing(2.0, 1.0), Routing(2.0, 2**0.5))
+    assert odd.weights == 2**0.5
+
+
+class Inside(nn.Module):
+    """Experts in a module of this name, which also contains their router."""
+
+    def __init__(self, number: int, width: int = 16):
+        super().__init__()
+        self.router = nn.Linear(width, number, bias=False)
+        self.up = nn.Parameter(torch.randn(number, width, width) / width**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.router(x).topk(2, -1)
+        y = torch.einsum("td,tkde->tke", x, self.up[chosen])
+        return (weights.softmax(-1)[..., None] * y).sum(1)
+
+
+class AroundThem(nn.Module):
+    def __init__(self, number: int):
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.experts = Inside(number)
+        self.last = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.last(x + self.experts(x))
+
+
+def test_a_module_of_experts_may_contain_their_router():
+    plan = o1.plan(AroundThem(16), base=AroundThem(4), lr=1.0, inputs=torch.randn(32, 8))
+    assert plan["experts.up"].lr == plan["experts.router.weight"].lr == 1
+    assert plan["experts.up"].factors.gradient == pytest.approx(4**-0.5)
+    assert "experts x4 (4 -> 16)" in plan.headline
 
 
 def test_weights_of_a_sigmoid_grow_with_the_number_of_active_experts():

@@ -38,6 +38,8 @@ from orderone.planning.options import ExampleBatch
 from orderone.planning.roles.experts import ROUTER, ExpertPart
 from orderone.torch_compat import tree_map
 
+ROUNDING = 1e-5  # relative error of a sum of weights in single precision
+DENOMINATORS = 128  # largest denominator of a ratio that is taken for a fraction
 UNEVEN = 0.01  # entries of the output that differ by less differ by rounding
 
 
@@ -64,11 +66,19 @@ class RoutingChange:
     @property
     def weights(self) -> float:
         """Sum of the combine weights, target over base."""
-        ratio = self.target.weight_sum / self.base.weight_sum
-        near = round(ratio, 6)
-        if abs(near - ratio) < 1e-5 * ratio:
+        return _simplest(self.target.weight_sum / self.base.weight_sum)
+
+
+def _simplest(ratio: float) -> float:
+    """Return the fraction with the smallest denominator that equals a measured ratio.
+
+    Sums of weights are ratios of whole numbers, k / M, measured in single precision.
+    """
+    for denominator in range(1, DENOMINATORS + 1):
+        near = round(ratio * denominator) / denominator
+        if abs(near - ratio) < ROUNDING * ratio:
             return near
-        return ratio
+    return ratio
 
 
 def routing_of(

@@ -160,6 +160,9 @@ def _block_of(
     """Return the module that contains these experts and their router; None for other tensors."""
     module = _parent(name)
     if EXPERT in module.rpartition(".")[2].lower():
+        for other, axes in sizes.items():
+            if _is_named_router(other) and _is_router(other, module, count, axes):
+                return module
         return _parent(module)
     for block in (module, _parent(module)):
         for other, axes in sizes.items():
