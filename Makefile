@@ -38,8 +38,8 @@ test-newest: .venv-newest/.ready
 
 # Plans in other trainers, and exports applied by their code. They are installed without their dependencies, which conflict.
 test-trainers: .venv-trainers/.ready
-	.venv-trainers/bin/pytest tests/trainers tests/planning/test_exports.py tests/planning/test_adapters.py \
-	  tests/planning/test_measured_adapters.py tests/integrations/test_trainer_pages.py
+	.venv-trainers/bin/pytest tests/trainers tests/planning/test_exports.py tests/planning/test_export_names.py \
+	  tests/planning/test_adapters.py tests/planning/test_measured_adapters.py tests/integrations/test_trainer_pages.py
 
 .venv-trainers/.ready: pyproject.toml constraints.txt
 	@echo "installing other trainers into .venv-trainers (some minutes)"

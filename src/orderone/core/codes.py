@@ -291,6 +291,12 @@ PLAN = {
         " different eps for different tensors. Name it in allow_loss to export the rest; the notes"
         " of the export list what was left out. Exports to json and yaml hold everything."
     ),
+    "export-names": (
+        "Megatron has models of its own, with other names of tensors than Hugging Face. A tensor"
+        " that no pattern matches gets the settings of the others there, without a message. The"
+        " export knows the names for Llama, Qwen3, Mixtral and GPT-2. For another model pass"
+        " names=, a function or a mapping; or names='as-is', if Megatron trains this very model."
+    ),
     "export-packed": (
         "A tensor of the trainer holds several tensors of the model, for example queries, keys and"
         " values, and the plan gives these different settings. The trainer cannot follow the plan"

@@ -537,8 +537,9 @@ class Plan:
             allow_loss: What to leave out if the format cannot hold it: "eps", "multipliers",
                 "optimizer", "rows", "betas", "options". Otherwise an error names it.
             names: Names of the tensors in the trainer: a function or a mapping from the names of
-                the plan. By default the documented names for Llama, Qwen3 and Mixtral, and
-                otherwise the names of the model.
+                the plan, or "as-is" if the trainer has these. By default the documented names
+                (Llama, Qwen3, Mixtral and a few others). For models without, torchtitan and
+                OLMo-core get the names of the model, with a note, and Megatron needs `names`.
             min_lr: Smallest learning rate of the schedule, for tensors with the learning rate of
                 the plan (Megatron); that of other tensors is in proportion.
         """

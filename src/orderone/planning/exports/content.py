@@ -5,7 +5,7 @@ It has the names of the trainer's tensors, and no format yet.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from orderone.core.errors import InputError
 from orderone.optimizers.table import Eps, record_named
@@ -14,17 +14,17 @@ from orderone.planning.exports import names as tables
 if TYPE_CHECKING:
     from orderone.planning.plan import Plan, Row
 
-# own names: a function or a mapping from the plan's names
-Names: TypeAlias = Callable[[str], str | Sequence[str]] | Mapping[str, str | Sequence[str]] | None
+AS_IS = "as-is"
+# own names: a function or a mapping from the plan's names; "as-is" if the trainer has these
+Names: TypeAlias = (
+    Callable[[str], str | Sequence[str]]
+    | Mapping[str, str | Sequence[str]]
+    | Literal["as-is"]
+    | None
+)
 Betas: TypeAlias = tuple[float, ...] | None
 # optimizer, lr, weight decay, eps, betas, convention of Muon's lr
 Settings: TypeAlias = tuple[str, float, float, Eps, Betas, str | None]
-
-TABLES: Mapping[str, tables.Table] = {
-    "torchtitan": tables.TORCHTITAN,
-    "megatron": tables.MEGATRON,
-    "olmo-core": tables.OLMO_CORE,
-}
 
 
 @dataclass(frozen=True)
@@ -60,49 +60,101 @@ class Content:
 def content(plan: "Plan", target: str, own_names: Names) -> Content:
     """Return the content of a plan with the names of the trainer `target`."""
     trainer_names, notes = _trainer_names(plan, target, own_names)
-    settings: dict[str, Settings] = {}
-    holders: dict[str, Row] = {}
-    init: dict[str, float] = {}
+    rows: dict[str, list[Row]] = {}
     for row in plan.rows:
         for name in trainer_names[row.name]:
-            here = (row.optimizer, row.lr, row.weight_decay, row.eps, row.betas, row.convention)
-            if row.trained and settings.setdefault(name, here) != here:
-                _refuse_packed(name, holders[name], row)
-            holders[name] = row
-            init[name] = row.init_std
+            rows.setdefault(name, []).append(row)
     groups: dict[Settings, list[str]] = {}
-    for name, here in settings.items():
-        groups.setdefault(here, []).append(name)
-    made: list[Group] = []
-    for here, group_names in groups.items():
-        made.append(Group(tuple(group_names), *here))
-    return Content(tuple(made), tuple(init), init, notes)
+    init: dict[str, float] = {}
+    for name, held in list(rows.items()):
+        differing = _differing(held)
+        if differing and all(len(trainer_names[row.name]) > 1 for row in held):
+            notes.append(_left_out(name, held))
+            del rows[name]
+            continue
+        if differing:
+            _refuse_packed(name, held, differing)
+        if held[0].trained:
+            groups.setdefault(_settings(held[0]), []).append(name)
+        if len({row.init_std for row in held}) == 1:
+            init[name] = held[0].init_std
+        else:
+            notes.append(f"init: {name} holds {_listed(held)}, with different initial sizes")
+    made = [Group(tuple(names), *settings) for settings, names in groups.items()]
+    return Content(tuple(made), tuple(rows), init, tuple(notes))
+
+
+def _settings(row: "Row") -> Settings:
+    return (row.optimizer, row.lr, row.weight_decay, row.eps, row.betas, row.convention)
+
+
+def _differing(rows: "Sequence[Row]") -> list[str]:
+    """Return the settings in which tensors differ that the trainer packs into one."""
+    names = ("trained", "optimizer", "lr", "weight_decay", "eps", "betas", "convention")
+    first = rows[0]
+    if not any(row.trained for row in rows):
+        return []
+    return [name for name in names if any(getattr(first, name) != getattr(r, name) for r in rows)]
+
+
+def _left_out(name: str, rows: "Sequence[Row]") -> str:
+    return (
+        f"{name} is left out: it would hold {_listed(rows)}, which have different settings. Build"
+        " the model of the trainer so that it keeps them apart"
+    )
+
+
+def _listed(rows: "Sequence[Row]") -> str:
+    return ", ".join(row.name for row in rows)
 
 
 def _trainer_names(
     plan: "Plan", target: str, own_names: Names
-) -> tuple[dict[str, Sequence[str]], tuple[str, ...]]:
+) -> tuple[dict[str, Sequence[str]], list[str]]:
     """Return the trainer's names of every tensor of the plan, and notes."""
     unchanged: dict[str, Sequence[str]] = {row.name: (row.name,) for row in plan.rows}
+    if own_names == AS_IS:
+        return unchanged, []
     if own_names is not None:
-        return {row.name: _own_name(row.name, own_names) for row in plan.rows}, ()
-    if target not in TABLES:
-        return unchanged, ()
-    mapped: dict[str, Sequence[str]] = {}
-    for row in plan.rows:
-        if len(row.shape) == 3:
-            experts = row.shape[0]
-        else:
-            experts = 1
-        new_names = tables.renamed(row.name, experts, TABLES[target])
-        if new_names is None:
-            note = (
-                f"the names are those of the model: {target} has no documented names for"
-                f" {row.name}. If {target} renames tensors of this model, pass names="
-            )
-            return unchanged, (note,)
-        mapped[row.name] = new_names
-    return mapped, ()
+        return {row.name: _own_name(row.name, own_names) for row in plan.rows}, []
+    if target == "nemo":
+        return {row.name: tables.nemo_names(row.name) for row in plan.rows}, []
+    experts = {row.name: row.shape[0] if len(row.shape) == 3 else 1 for row in plan.rows}
+    families = tables.FAMILIES.get(target, ())
+    for family in families:
+        renamed = family.renamed(experts)
+        if renamed is not None:
+            return dict(renamed), []
+    if not families or tables.are_trainer_names(list(unchanged), target):
+        return unchanged, []
+    unknown = _undocumented(list(unchanged), target)
+    if target in tables.SILENT:
+        _refuse_names(target, unknown)
+    note = (
+        f"the names are those of the model: {target} has no documented names for {unknown}. If"
+        f" {target} renames tensors of this model, pass names=; it refuses patterns that match"
+        " nothing"
+    )
+    return unchanged, [note]
+
+
+def _undocumented(names: Sequence[str], target: str) -> str:
+    """Return a tensor that no family of models of the trainer has."""
+    for name in names:
+        if all(family.renamed({name: 1}) is None for family in tables.FAMILIES[target]):
+            return name
+    return names[0]
+
+
+def _refuse_names(target: str, unknown: str) -> None:
+    raise InputError(
+        f"names: expected the names that {target} gives to the tensors of this model, and there are"
+        f" no documented ones for {unknown}. {target} does not refuse patterns that match nothing:"
+        " all tensors would train with the same settings. If its model has the names of the planned"
+        " one, pass names='as-is'; otherwise a function or a mapping from these names to its own",
+        "export-names",
+        argument="names",
+    )
 
 
 def _own_name(name: str, own_names: Names) -> Sequence[str]:
@@ -122,11 +174,9 @@ def _own_name(name: str, own_names: Names) -> Sequence[str]:
     return tuple(trainer_names)
 
 
-def _refuse_packed(name: str, first: "Row", second: "Row") -> None:
-    different: list[str] = []
-    for setting in ("optimizer", "lr", "weight_decay", "eps", "betas"):
-        if getattr(first, setting) != getattr(second, setting):
-            different.append(setting)
+def _refuse_packed(name: str, rows: "Sequence[Row]", different: Sequence[str]) -> None:
+    first = rows[0]
+    second = next(row for row in rows if _settings(row) != _settings(first) or not row.trained)
     raise InputError(
         f"{name}: expected one value of {' and '.join(different)}, got those of {first.name}"
         f" ({_values(first, different)}) and {second.name} ({_values(second, different)}), which"

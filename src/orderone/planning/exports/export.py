@@ -10,6 +10,7 @@ from torch import nn
 
 from orderone.core.errors import InputError
 from orderone.core.exact import count
+from orderone.observe.inventory import unwrap
 from orderone.optimizers.record import class_name
 from orderone.planning.exports.content import Content, Names, content
 from orderone.planning.exports.format import LOSSES, Base, Format, Values
@@ -71,9 +72,28 @@ class Export:
     def build(self, model: nn.Module | None = None) -> object:
         """Return the objects that the trainer's own code takes; they need the trainer's package.
 
-        `model` is the trainer's model; parameter groups of DeepSpeed and Hugging Face need it.
+        `model` is the trainer's model; parameter groups of DeepSpeed and Hugging Face need it. For
+        other trainers it is optional: an InputError says which tensor no pattern matches.
         """
+        if model is not None:
+            self._must_match(model)
         return self._format.build(dict(self.data), model)
+
+    def _must_match(self, model: nn.Module) -> None:
+        """Raise an InputError if a trained tensor of the model has no settings in the export."""
+        named = unwrap(model).named_parameters()
+        names = [self._format.compared(name) for name, p in named if p.requires_grad]
+        matched = set(self._format.read(dict(self.data), names))
+        if self._format.has_default:
+            matched &= set(self.names)
+        missing = [name for name in names if name not in matched]
+        if missing:
+            raise InputError(
+                f"model: no pattern of the export matches {', '.join(missing[:3])}"
+                f"{' ...' if missing[3:] else ''}; expected the tensors of the planned model. If"
+                " the trainer names them differently, pass names= to plan.export",
+                argument="model",
+            )
 
     def check_schedule(self, schedule: object, steps: int = 1000) -> None:
         """Raise BrokenRatios if a schedule changes the ratios between the groups of the export.

@@ -56,6 +56,7 @@ class Format(ABC):
     optimizers: ClassVar[Mapping[str, str]]  # name in a plan -> name of the trainer
     holds: ClassVar[frozenset[str]] = frozenset({"eps", "betas"})
     advice: ClassVar[str]  # how to use the export, in a sentence or two
+    has_default: ClassVar[bool] = False  # tensors that no pattern matches have settings, too
     numbers_by_stage: ClassVar[bool] = False  # stages of a pipeline count their layers from 0
     # what to do about a schedule that sets the same number for several groups
     schedule_remedy: ClassVar[str] = (
@@ -65,6 +66,10 @@ class Format(ABC):
     def takes(self, optimizer: str, option: str) -> bool:
         """Return whether the format can hold this option of the optimizer's class."""
         return "options" in self.holds
+
+    def compared(self, name: str) -> str:
+        """Return the name of a tensor as the trainer compares it with patterns."""
+        return name
 
     @abstractmethod
     def data(self, content: Content, base: Base) -> Data:

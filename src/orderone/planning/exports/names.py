@@ -5,28 +5,42 @@ number of a layer and `{expert}` for that of an expert. A tensor of the trainer 
 tensors of Hugging Face (Megatron packs queries, keys and values), and the other way round (packed
 experts). Some have a second name in the trainer, which depends on its settings. Sources:
 
-    torchtitan 0.3.0      torchtitan/models/{llama3,qwen3}/state_dict_adapter.py
+    torchtitan 0.3.0      torchtitan/models/{llama3,qwen3}/state_dict_adapter.py, and `wqkv` of
+                          FusedQKVLinear, which only checkpoints split
     olmo-core 3.0.0       olmo_core/nn/hf/convert.py
-    megatron-core 0.16.1  megatron/core/models/gpt/gpt_layer_specs.py
+    megatron-core 0.16.1  megatron/core/models/gpt/{gpt_model,gpt_layer_specs}.py
+    nemo-automodel 0.7.0  nemo_automodel/components/moe/experts.py
 
-NeMo Automodel, DeepSpeed and the Trainer of Hugging Face use the names of the model.
+DeepSpeed and the Trainer of Hugging Face use the names of the model. So does NeMo Automodel, except
+for the experts of models that it has in its own implementation.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Table: TypeAlias = Mapping[str, tuple[str, ...]]
 
 LAYER = "model.layers.{}."
+NUMBER = r"(?<=\.)\d+(?=\.)"
 
 TORCHTITAN: Table = {
     "model.embed_tokens.weight": ("tok_embeddings.weight",),
     "model.norm.weight": ("norm.weight",),
     "lm_head.weight": ("lm_head.weight",),
-    LAYER + "self_attn.q_proj.weight": ("layers.{}.attention.qkv_linear.wq.weight",),
-    LAYER + "self_attn.k_proj.weight": ("layers.{}.attention.qkv_linear.wk.weight",),
-    LAYER + "self_attn.v_proj.weight": ("layers.{}.attention.qkv_linear.wv.weight",),
+    LAYER + "self_attn.q_proj.weight": (
+        "layers.{}.attention.qkv_linear.wq.weight",
+        "layers.{}.attention.qkv_linear.wqkv.weight",
+    ),
+    LAYER + "self_attn.k_proj.weight": (
+        "layers.{}.attention.qkv_linear.wk.weight",
+        "layers.{}.attention.qkv_linear.wqkv.weight",
+    ),
+    LAYER + "self_attn.v_proj.weight": (
+        "layers.{}.attention.qkv_linear.wv.weight",
+        "layers.{}.attention.qkv_linear.wqkv.weight",
+    ),
     LAYER + "self_attn.o_proj.weight": ("layers.{}.attention.wo.weight",),
     LAYER + "self_attn.q_norm.weight": ("layers.{}.attention.q_norm.weight",),
     LAYER + "self_attn.k_norm.weight": ("layers.{}.attention.k_norm.weight",),
@@ -66,6 +80,20 @@ OLMO_CORE: Table = {
     LAYER + "post_attention_layernorm.weight": ("blocks.{}.feed_forward_norm.weight",),
 }
 
+# OLMo-2 and OLMo-3 have norms behind the branches, Gemma 3 before and behind them.
+OLMO_CORE_POST_NORM: Table = {
+    **{name: names for name, names in OLMO_CORE.items() if "layernorm" not in name},
+    LAYER + "post_attention_layernorm.weight": ("blocks.{}.attention_norm.weight",),
+    LAYER + "post_feedforward_layernorm.weight": ("blocks.{}.feed_forward_norm.weight",),
+}
+
+OLMO_CORE_GEMMA: Table = {
+    **OLMO_CORE,
+    LAYER + "post_attention_layernorm.weight": ("blocks.{}.post_attention_norm.weight",),
+    LAYER + "pre_feedforward_layernorm.weight": ("blocks.{}.feed_forward_norm.weight",),
+    LAYER + "post_feedforward_layernorm.weight": ("blocks.{}.post_feed_forward_norm.weight",),
+}
+
 # The second name of norms and experts is that of Transformer Engine, which keeps a norm in the next
 # linear layer.
 MEGATRON: Table = {
@@ -101,15 +129,99 @@ MEGATRON: Table = {
 }
 
 
-def renamed(name: str, experts: int, table: Table) -> tuple[str, ...] | None:
-    """Return the names of a tensor in the trainer of `table`; None if it does not have this name.
+# GPT-2: every layer has a weight and a bias
+_GPT2_LAYERS: Table = {
+    "ln_1": ("input_layernorm.{kind}", "self_attention.linear_qkv.layer_norm_{kind}"),
+    "attn.c_attn": ("self_attention.linear_qkv.{kind}",),
+    "attn.c_proj": ("self_attention.linear_proj.{kind}",),
+    "ln_2": ("pre_mlp_layernorm.{kind}", "mlp.linear_fc1.layer_norm_{kind}"),
+    "mlp.c_fc": ("mlp.linear_fc1.{kind}",),
+    "mlp.c_proj": ("mlp.linear_fc2.{kind}",),
+}
 
-    `experts` is the number of experts if the tensor holds several of them.
+
+def _megatron_gpt2() -> Table:
+    table: dict[str, tuple[str, ...]] = {
+        "transformer.wte.weight": ("embedding.word_embeddings.weight",),
+        "transformer.wpe.weight": ("embedding.position_embeddings.weight",),
+        "lm_head.weight": ("output_layer.weight",),
+    }
+    for kind in ("weight", "bias"):
+        table[f"transformer.ln_f.{kind}"] = (f"decoder.final_layernorm.{kind}",)
+        for layer, targets in _GPT2_LAYERS.items():
+            names = [f"decoder.layers.{{}}.{target}" for target in targets]
+            table[f"transformer.h.{{}}.{layer}.{kind}"] = tuple(
+                name.replace("{kind}", kind) for name in names
+            )
+    return table
+
+
+@dataclass(frozen=True)
+class Family:
+    """Names of the tensors of models that are built alike.
+
+    `tied` has further names of an embedding that is also the readout: the last stage of a pipeline
+    has a copy of it.
     """
-    numbers = re.findall(r"(?<=\.)\d+(?=\.)", name)
-    targets = table.get(re.sub(r"(?<=\.)\d+(?=\.)", "{}", name))
-    if targets is None:
-        return None
+
+    tensors: Table
+    tied: Table = field(default_factory=dict[str, tuple[str, ...]])
+    readout: str = "lm_head.weight"
+
+    def renamed(self, experts: Mapping[str, int]) -> dict[str, tuple[str, ...]] | None:
+        """Return the trainer's names of all tensors; None if a tensor is not in the table.
+
+        `experts` maps the name of each tensor to the number of experts that it holds, or to 1.
+        """
+        mapped: dict[str, tuple[str, ...]] = {}
+        for name, count in experts.items():
+            targets = self.tensors.get(re.sub(NUMBER, "{}", name))
+            if targets is None:
+                return None
+            if self.readout not in experts:
+                targets += self.tied.get(name, ())
+            mapped[name] = _with_numbers(targets, re.findall(NUMBER, name), count)
+        return mapped
+
+
+MEGATRON_COPY = ("output_layer.weight",)
+FAMILIES: Mapping[str, tuple[Family, ...]] = {
+    "torchtitan": (Family(TORCHTITAN),),
+    "megatron": (
+        Family(MEGATRON, tied={"model.embed_tokens.weight": MEGATRON_COPY}),
+        Family(_megatron_gpt2(), tied={"transformer.wte.weight": MEGATRON_COPY}),
+    ),
+    "olmo-core": (Family(OLMO_CORE), Family(OLMO_CORE_POST_NORM), Family(OLMO_CORE_GEMMA)),
+}
+
+# trainers that go on without an error if no pattern matches a tensor
+SILENT = frozenset({"megatron"})
+
+# experts in NeMo Automodel's own implementations
+NEMO_EXPERTS: Mapping[str, str] = {
+    "experts.gate_up_proj": "experts.gate_and_up_projs",
+    "experts.down_proj": "experts.down_projs",
+}
+
+
+def nemo_names(name: str) -> tuple[str, ...]:
+    """Return the names of a tensor in NeMo Automodel: that of Hugging Face, and its own."""
+    for ending, other in NEMO_EXPERTS.items():
+        if name.endswith(f".{ending}"):
+            return name, name.removesuffix(ending) + other
+    return (name,)
+
+
+def are_trainer_names(names: Collection[str], target: str) -> bool:
+    """Return whether all names are names of the trainer already."""
+    known: set[str] = set()
+    for family in FAMILIES[target]:
+        for targets in family.tensors.values():
+            known |= {re.sub(NUMBER, "{}", t.replace("{expert}", "0")) for t in targets}
+    return all(re.sub(NUMBER, "{}", name) in known for name in names)
+
+
+def _with_numbers(targets: tuple[str, ...], numbers: list[str], experts: int) -> tuple[str, ...]:
     names: list[str] = []
     for target in targets:
         if "{expert}" in target:

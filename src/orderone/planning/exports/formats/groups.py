@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from orderone.observe.inventory import clean
 from orderone.planning.exports.content import Content
 from orderone.planning.exports.format import (
     Base,
@@ -20,6 +21,9 @@ from orderone.planning.exports.format import (
 
 
 class _TorchGroups(Format):
+    def compared(self, name: str) -> str:
+        return clean(name)
+
     def text(self, data: Data) -> str:
         return json.dumps(data, indent=2) + "\n"
 

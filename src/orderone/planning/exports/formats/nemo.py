@@ -1,7 +1,8 @@
 """NeMo Automodel 0.7: `param_group_overrides` of the optimizer, multipliers of lr and weight decay.
 
 The first pattern that `re.search` finds in the name wins; other tensors have the settings of the
-optimizer. The scheduler multiplies learning rate, its minimum and weight decay of each group.
+optimizer. The scheduler multiplies learning rate, its minimum and weight decay of each group; in a
+recipe without a scheduler all groups have the same settings.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,6 +11,7 @@ from typing import ClassVar
 from torch import nn
 
 from orderone.core.optional import need_package
+from orderone.observe.inventory import clean
 from orderone.planning.exports.content import Content
 from orderone.planning.exports.format import Base, Data, Format, Values, first_match, read_betas
 from orderone.planning.exports.patterns import regex
@@ -23,7 +25,14 @@ class Nemo(Format):
         "sgd": "torch.optim.SGD",
     }
     holds: ClassVar[frozenset[str]] = frozenset({"options"})
-    advice: ClassVar[str] = "Put it into the section `optimizer` of the recipe's YAML file."
+    has_default: ClassVar[bool] = True
+    advice: ClassVar[str] = (
+        "Put it into the section `optimizer` of the recipe's YAML file. The recipe needs a section"
+        " `lr_scheduler`: the scheduler applies the multipliers, and without it they do nothing."
+    )
+
+    def compared(self, name: str) -> str:
+        return clean(name)
 
     def data(self, content: Content, base: Base) -> Data:
         eps = {group.eps for group in content.groups}
@@ -53,7 +62,10 @@ class Nemo(Format):
         return {"optimizer": {**optimizer, "param_group_overrides": overrides}}
 
     def text(self, data: Data) -> str:
-        return yaml_text(data)
+        comment = (
+            "# lr_mult and wd_mult are applied by the scheduler: keep a section lr_scheduler\n"
+        )
+        return comment + yaml_text(data)
 
     def build(self, data: Data, model: nn.Module | None) -> object:
         module = need_package("nemo_automodel.components.optim.optimizer", "nemo-automodel")
