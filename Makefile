@@ -48,7 +48,7 @@ test-trainers: .venv-trainers/.ready
 	@.venv-trainers/bin/pip install --quiet --progress-bar off --no-deps torchtitan==0.3.0 megatron-core==0.16.1 \
 	  nemo-automodel==0.7.0 ai2-olmo-core==3.0.0 trl==1.16.0 peft==0.21.2 spmd_types omegaconf \
 	  antlr4-python3-runtime==4.9.3 bettermap torchdata dataclass-extensions dill deepspeed==0.19.8 hjson py-cpuinfo \
-	  unit-scaling==0.3.5
+	  unit-scaling==0.3.5 triton==3.7.1 torchao==0.18.0
 	@.venv-trainers/bin/pip install --quiet --progress-bar off cached_path beaker-py datasets mlflow-skinny einops \
 	  tabulate docstring-parser msgpack ninja
 	@touch $@

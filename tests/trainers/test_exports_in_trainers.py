@@ -304,4 +304,4 @@ def test_names_are_those_of_torchtitan():
     theirs = llama.Llama3StateDictAdapter(None, None).from_hf_map
     for name, target in theirs.items():
         if target is not None:
-            assert tables.TORCHTITAN[name] == (target,)
+            assert target in tables.TORCHTITAN[name]
