@@ -5,12 +5,16 @@ neural-tangents.
 
 By hand means vmap over examples of jacrev, and one product of Jacobians per parameter. Each
 measurement has a process of its own, on one core; times are CPU seconds, the best of three calls
-after a first one; memory is the growth of the process after all imports. neural-tangents runs its
-Jacobian contraction under jit, the fastest of its three implementations here.
+after a first one. neural-tangents runs its Jacobian contraction under jit, the fastest of its three
+implementations here.
+
+Memory is counted in three ways, in MiB: the highest memory of the first call, beyond that of the
+process after all imports, with model and inputs (imports that a program delays to its first call
+count, and so does compilation); the same for later calls; and the highest memory of the whole
+process, imports included.
 """
 
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -20,12 +24,13 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from peers.memory import Mark
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 import orderone as o1
 
-PEER = Path(__file__).parent / "peers" / "neural_tangents_empirical.py"
+PEERS = Path(__file__).parent / "peers"
 
 
 class Block(nn.Module):
@@ -54,7 +59,13 @@ def gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        n_embd=256, n_layer=6, n_head=4, vocab_size=5000, n_positions=64, bos_token_id=0
+        n_embd=256,
+        n_layer=6,
+        n_head=4,
+        vocab_size=5000,
+        n_positions=64,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     return GPT2LMHeadModel(config)
 
@@ -102,26 +113,29 @@ def subject(name: str) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
 def measure(name: str, who: str) -> None:
     ours, by_hand = subject(name)
     work = ours if who == "orderone" else by_hand
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    mark = Mark()
     work()
+    first = mark.growth()
+    mark.forget()
     times = []
     for _ in range(3):
         start = time.process_time()
         work()
         times.append(time.process_time() - start)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"| {name} | {who} | {min(times):.2f} | {grown:.0f} |", flush=True)
+    memory = f"{first:.0f} | {mark.growth():.0f} | {mark.peak():.0f}"
+    print(f"| {name} | {who} | {min(times):.2f} | {memory} |", flush=True)
 
 
 def peer(python: str, name: str) -> None:
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [python, "-W", "ignore", str(PEER), name, "1"]
+    command = [python, "-W", "ignore", str(PEERS / "neural_tangents_empirical.py"), name, "1"]
     done = subprocess.run(command, capture_output=True, text=True, env=quiet, check=True)
     print(f"| {name} | neural-tangents | {done.stdout.strip()} |", flush=True)
 
 
 def main(python: str | None) -> None:
-    print("| model | program | seconds | memory, MiB |\n| --- | --- | --- | --- |", flush=True)
+    print("| model | program | seconds | MiB, first call | MiB, later calls | MiB, process |")
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
     for name in ("resnet", "gpt2"):
         for who in ("orderone", "torch.func"):
             subprocess.run([sys.executable, "-W", "ignore", __file__, name, who], check=True)

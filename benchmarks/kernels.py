@@ -11,7 +11,6 @@ error is that of the diagonal of the NTK, compared with double precision.
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy
 
 import numpy as np
+from peers.memory import Mark
 
 from orderone.theory import kernels
 
@@ -107,9 +107,9 @@ def memory(points: int, dtype: str) -> None:
         np.random.default_rng(0).normal(size=(points, FEATURES)).astype(dtype),
         network("relu", 1.7, 0.1),
     )
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    mark = Mark()
     ours(net, X)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    grown = mark.growth()
     print(
         f"| {points} | {dtype} | {grown:.0f} |"
         f" {points**2 * np.dtype(dtype).itemsize / 2**20:.0f} |",

@@ -4,12 +4,11 @@
 
 The same models as functions of JAX. The last argument is the implementation of
 `neural_tangents.empirical_ntk_fn`: Jacobian contraction, NTK-vector products, structured
-derivatives. It prints CPU seconds, the best of three calls after the one that compiles, and the
-growth of the process in MiB, compilation included.
+derivatives. It prints CPU seconds, the best of three calls after the one that compiles, and three
+kinds of memory, as benchmarks/empirical_ntk.py explains.
 """
 
 import os
-import resource
 import sys
 import time
 
@@ -20,6 +19,7 @@ import jax  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
 import neural_tangents as nt  # pyright: ignore[reportMissingImports]
 import numpy as np
+from memory import Mark
 
 RNG = np.random.default_rng(0)
 
@@ -107,17 +107,20 @@ def gpt2():
 
 def main() -> None:
     apply, params, x = {"resnet": resnet, "gpt2": gpt2}[sys.argv[1]]()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    jax.block_until_ready((x, params))
+    mark = Mark()
     ntk = nt.empirical_ntk_fn(apply, trace_axes=(-1,), vmap_axes=0, implementation=int(sys.argv[2]))
     run = jax.jit(lambda x, p: ntk(x, None, p))
     run(x, params).block_until_ready()
+    first = mark.growth()
+    mark.forget()
     times = []
     for _ in range(3):
         start = time.process_time()
         run(x, params).block_until_ready()
         times.append(time.process_time() - start)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"{min(times):.2f} | {grown:.0f}", flush=True)
+    memory = f"{first:.0f} | {mark.growth():.0f} | {mark.peak():.0f}"
+    print(f"{min(times):.2f} | {memory}", flush=True)
 
 
 if __name__ == "__main__":
