@@ -12,6 +12,8 @@ from scipy.special import erf, expit
 
 from orderone import theory
 from orderone.theory import activations
+from orderone.theory.activations.numeric import Numeric
+from orderone.theory.gaussian.pairs import plane_average
 
 PLACES = (0.0, 0.3, -2.7)
 STEEPNESS = (10.0, 1e3, 1e4, 1e6)
@@ -167,3 +169,25 @@ def test_hundreds_of_jumps_in_a_pair_are_refused():
     with pytest.raises(ValueError, match="fewer kinks and jumps"):
         print(network.c_star)
     assert time.process_time() - start < 5
+
+
+def test_sixty_jumps_need_fewer_nodes_on_narrow_panels():
+    network = theory.MeanField(lambda x: np.round(np.tanh(x) * 30) / 30, 1.4, 0.1)
+    phi = network.phi
+    assert isinstance(phi, Numeric)
+    q = float(network.q_star)
+    gap = 1 - float(network.c_star)
+    cuts = phi.plane_cuts(q)
+    assert cuts.economical
+    nodes = []
+
+    def half_square(x, y):
+        nodes.append(x.size)
+        return (phi.value(x) - phi.value(y)) ** 2 / 2
+
+    fewer = plane_average(half_square, q, q, gap, cuts)
+    count = sum(nodes)
+    nodes.clear()
+    exact = plane_average(half_square, q, q, gap, cuts._replace(economical=False))
+    assert fewer == pytest.approx(exact, rel=1e-12)
+    assert count < sum(nodes) / 3

@@ -18,6 +18,7 @@ from orderone.theory.activations.numeric import Numeric
 from orderone.theory.activations.numeric_pairs import Pairs
 from orderone.theory.gaussian.average import average
 from orderone.theory.gaussian.functions import Square, Values
+from orderone.theory.gaussian.narrow import FARTHEST, narrow_features
 from orderone.theory.gaussian.panels import REACH, density
 from orderone.theory.gaussian.piecewise import Piecewise, resolve
 from orderone.theory.gaussian.readable import Vectorised, readable
@@ -55,15 +56,18 @@ def from_callable(
 ) -> Numeric:
     """Return an activation from a function of arrays, and its derivative if it is known.
 
-    `kinks` are points in addition to those that are detected.
+    Bumps are found if they are wider than 2^-15 max(1, abs(x)), up to abs(x) = 16, and wider than
+    abs(x) / 512 beyond; 2^-11 instead of 2^-15 for functions of single numbers. `kinks` are points
+    inside narrower ones, or where f or its slope jumps, in addition to those that are detected.
     """
     value = readable(f, "activation")
     known_kinks = tuple(map(float, finite(kinks, "kinks"))) if np.size(kinks) else ()
-    pieces = _pieces(value, 16.0, known_kinks)
+    narrow = narrow_features(value, known_kinks)
+    pieces = None if narrow is None else _pieces(value, FARTHEST, known_kinks + narrow)
     if pieces is None:
         raise InputError(
             f"activation: expected a function that is smooth between kinks, but {f!r} varies too"
-            " fast everywhere",
+            " fast, or has too many narrow bumps",
             "unresolved-function",
             argument="activation",
         )

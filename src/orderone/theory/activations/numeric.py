@@ -15,8 +15,9 @@ from orderone.theory.activations.numeric_pairs import ENOUGH, NumericAtLength, P
 from orderone.theory.activations.spectral import SMALLEST, Spectral
 from orderone.theory.gaussian.average import average, smooth_order
 from orderone.theory.gaussian.functions import Square, Values
+from orderone.theory.gaussian.pairs import ORDER as PLANE_ORDER
 from orderone.theory.gaussian.pairs import Cuts
-from orderone.theory.gaussian.panels import REACH, doubling
+from orderone.theory.gaussian.panels import REACH, doubling, economical_line
 from orderone.theory.gaussian.series import Series, series
 
 PairsMethod: TypeAlias = Callable[[Pairs, np.ndarray], np.ndarray]
@@ -126,13 +127,18 @@ def _plane_cuts(phi: Numeric, q: float) -> Cuts:
     kinks = np.array(phi.kinks, float)
     every = phi.plane_points(q)
     lengths = np.array([q, q / 1.7, q / 3])
+    economical = True
     for f in (phi.value, phi.slope):
         square = Square(f, even=False)
         coarse = average(square, lengths, None, kinks)
         fine = average(square, lengths, None, every)
         if not np.all(np.abs(coarse - fine) <= ENOUGH * np.abs(fine)):
             return Cuts(kinks, every)
-    return Cuts(kinks, np.empty(0))
+        root = np.sqrt(lengths)[:, None]
+        z, weights = economical_line(np.clip(kinks / root, -1e9, 1e9), PLANE_ORDER)
+        fewer = (square(root * z) * weights).sum(axis=-1)
+        economical &= bool(np.all(np.abs(fewer - fine) <= ENOUGH * np.abs(fine)))
+    return Cuts(kinks, np.empty(0), economical)
 
 
 @lru_cache(maxsize=4096)

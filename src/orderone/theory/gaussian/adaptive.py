@@ -18,6 +18,7 @@ from orderone.core.real_arrays import finite
 from orderone.theory.gaussian.average import NEGLIGIBLE
 from orderone.theory.gaussian.functions import Values
 from orderone.theory.gaussian.growing import times_density
+from orderone.theory.gaussian.narrow import narrow_features
 from orderone.theory.gaussian.panels import FARTHEST, REACH, density, doubling, legendre
 from orderone.theory.gaussian.piecewise import resolve
 from orderone.theory.gaussian.readable import readable
@@ -25,6 +26,7 @@ from orderone.theory.gaussian.singular import Blunt, Tip, ends, point_masses, ti
 
 ORDER = 16
 START = 1024  # fewest panels: they resolve features of a thousandth of a standard deviation
+NARROW = 0.02  # pieces narrower than this, in standard deviations, are panels of their own
 HALVINGS = 60
 LEAST_REACH = 8.0  # the search for kinks goes at least this far from zero
 MOST_PANELS = 2**14
@@ -42,12 +44,14 @@ class Expectation(NamedTuple):
 def expect(f: Function, variance: ArrayLike = 1.0, kinks: ArrayLike = ()) -> Expectation:
     """Return E f(x) for x ~ N(0, variance), and an error estimate.
 
-    `kinks` are points where f or its slope jumps, as far as they are known.
+    Bumps of f are found if they are wider than 2^-15 max(1, abs(x)), up to abs(x) = 16, and wider
+    than abs(x) / 512 beyond; 2^-11 instead of 2^-15 for functions of single numbers. `kinks` are
+    points inside narrower ones, or points where f or its slope jumps, as far as they are known.
     """
     xp, lengths = together(variance=variance)
     q = as_numpy(checks.variance(xp, lengths, "variance"))
     values = readable(f, "f")
-    known_kinks = kinks_of(kinks)
+    known_kinks = with_features(kinks_of(kinks), values)
     results = np.array([expect_at(values, float(np.sqrt(each)), known_kinks) for each in q.ravel()])
     value = results[:, 0].reshape(q.shape)
     error = results[:, 1].reshape(q.shape)
@@ -59,6 +63,14 @@ def kinks_of(kinks: ArrayLike) -> np.ndarray:
     if np.size(kinks):
         return finite(kinks, "kinks")
     return np.empty(0)
+
+
+def with_features(kinks: np.ndarray, *functions: Values) -> np.ndarray:
+    """Return the kinks, and points inside narrow features of the functions."""
+    points = [kinks]
+    for f in functions:
+        points.append(np.array(narrow_features(f, tuple(map(float, kinks))) or ()))
+    return np.unique(np.concatenate(points))
 
 
 def expect_at(f: Values, root: float, kinks: np.ndarray) -> tuple[float, float]:
@@ -88,7 +100,9 @@ def _special_points(
     if pieces is None:
         return kinks, ()
     singular_tips = tips(f, pieces.singular)
-    return np.concatenate([pieces.kinks, ends(singular_tips)]), singular_tips
+    narrow = np.diff(pieces.ends) < NARROW * root
+    beside = pieces.ends[np.append(narrow, False) | np.append(False, narrow)]
+    return np.concatenate([pieces.kinks, beside, ends(singular_tips)]), singular_tips
 
 
 def _on_line(f: Values, root: float, kinks: np.ndarray) -> tuple[float, float, bool]:

@@ -14,7 +14,7 @@ from orderone.core import checks
 from orderone.core.arrays import as_numpy, broadcast, together
 from orderone.core.errors import InputError
 from orderone.core.inputs import ArrayLike, Function
-from orderone.theory.gaussian.adaptive import Expectation, expect_at, kinks_of
+from orderone.theory.gaussian.adaptive import Expectation, expect_at, kinks_of, with_features
 from orderone.theory.gaussian.functions import Values
 from orderone.theory.gaussian.pairs import Cuts, Integrand, plane_average
 from orderone.theory.gaussian.panels import cut_line, doubling
@@ -39,7 +39,7 @@ def expect_pair(
     """Return E f(x) g(y) for the correlation 1 - gap, and an error estimate.
 
     Both are infinite if E abs(f) or E abs(g) is. `kinks` are optional: they are located
-    automatically.
+    automatically, as far as `expect` locates them.
 
     `variance` is one number for both, or a pair: the variance of x and that of y. Each may be an
     array that broadcasts with `gap`.
@@ -48,7 +48,6 @@ def expect_pair(
     checks.variance(xp, lengths, "variance")
     checks.within(xp, gaps, 0, 2, "gap", "pass 1 - correlation")
     q = as_numpy(lengths)
-    known_kinks = kinks_of(kinks)
     if q.ndim and len(q) != 2:
         raise InputError(
             f"variance: expected one number, or a pair for x and y; got shape {q.shape}",
@@ -56,6 +55,7 @@ def expect_pair(
         )
     f_values = readable(f, "f")
     g_values = readable(g, "g")
+    known_kinks = with_features(kinks_of(kinks), f_values, g_values)
     variance_x, variance_y = q if q.ndim else (q, q)
     broadcast(variance=variance_x, gap=gaps)
     q1, q2, every_gap = np.broadcast_arrays(variance_x, variance_y, as_numpy(gaps))
@@ -122,7 +122,7 @@ def _missing_share(f: Values, root: float, cuts: Cuts, average: tuple[float, flo
     `average` is E f and its error, from the line.
     """
     value, error = average
-    z, weights = cut_line(np.concatenate(cuts) / root, ORDERS[0])
+    z, weights = cut_line(np.concatenate([cuts.kinks, cuts.points]) / root, ORDERS[0])
     with np.errstate(all="ignore"):
         terms = np.where(weights > 0, f(root * z), 0.0) * weights
         missing = (abs(terms.sum() - value) + error) / np.abs(terms).sum()

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from orderone.core.errors import InputError
-from orderone.theory.gaussian.panels import REACH, cut_line
+from orderone.theory.gaussian.panels import LOWER_ORDERS, REACH, cut_line, economical_line
 
 ORDER = 12
 MOST_NODES = 2**21  # nodes in memory at once
@@ -28,11 +28,13 @@ Integrand: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 class Cuts(NamedTuple):
     """Points at which to cut the line.
 
-    Between `points`, the function is close to a polynomial of low degree.
+    Between `points`, the function is close to a polynomial of low degree. If `economical`, it is
+    smooth enough for fewer nodes on narrow panels.
     """
 
     kinks: np.ndarray
     points: np.ndarray
+    economical: bool = False
 
 
 def plane_average(
@@ -54,18 +56,23 @@ def plane_average(
     B = np.sqrt(gap / 2)
     root1 = np.sqrt(q1)
     root2 = np.sqrt(q2)
-    points = np.concatenate(cuts)
-    v, v_weights = cut_line(_crossings(cuts, sign, B, root1, root2), order, reach)
+    points = np.concatenate([cuts.kinks, cuts.points])
+    line = economical_line if cuts.economical else cut_line
+    v, v_weights = line(_crossings(cuts, sign, B, root1, root2), order, reach)
     v = v[v_weights > negligible]
     v_weights = v_weights[v_weights > negligible]
-    _check_cost(len(v) * order * (2 * len(points) + 2), len(points))
+    by_v = np.argsort(v)  # neighbours have panels of similar widths
+    v = v[by_v]
+    v_weights = v_weights[by_v]
+    usual_order = LOWER_ORDERS[-1][1] if cuts.economical else order
+    _check_cost(len(v) * usual_order * (2 * len(points) + 2), len(points))
     total = 0.0
     step = max(1, MOST_NODES // (order * (2 * len(points) + 16)))
     for i in range(0, len(v), step):
         shift = B * v[i : i + step, None]
         x_kinks = _divide(points, root1) - shift
         y_kinks = _divide(sign * points, root2) + shift
-        u, u_weights = cut_line(np.concatenate([x_kinks, y_kinks], axis=-1) / A, order, reach)
+        u, u_weights = line(np.concatenate([x_kinks, y_kinks], axis=-1) / A, order, reach)
         x = root1 * (A * u + shift)
         y = sign * root2 * (A * u - shift)
         total += (f(x, y) * u_weights).sum(-1) @ v_weights[i : i + step]
