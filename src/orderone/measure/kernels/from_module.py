@@ -55,12 +55,15 @@ class ModuleKernel:
     table: int | None  # rows of the table that whole numbers are looked up in
     channels_first: bool
     shape: tuple[int, ...] = ()  # of one example
+    empty_rows: tuple[int, ...] = ()  # of the table: tokens that are zero, such as padding
+    left_out: tuple[str, ...] = ()  # trained gains and shifts, which the tangent kernel omits
 
     def inputs(self, x: Annotated[Tensor | np.ndarray, UserInput]) -> kernels.Kernel:
         """Return the kernel of inputs as the model takes them: images have channels first."""
         values = x.detach() if isinstance(x, Tensor) else torch.as_tensor(x)
         if self.table is not None:
             values = nn.functional.one_hot(values.long(), self.table).double()
+            values[..., list(self.empty_rows)] = 0
         elif self.channels_first:
             values = values.movedim(1, -1)
         if isinstance(x, np.ndarray):
@@ -84,20 +87,24 @@ def kernel_from_module(model: Model, inputs: Inputs | None = None) -> ModuleKern
     """Return the limit of infinite width of a model, as layers of `theory.kernels`.
 
     `inputs` is an example batch; without it, one is made from the first layer. Variances are those
-    of the present weights and biases. The tangent kernel is that of the parameterization of
-    `theory.kernels`: factors in front of weights of order one.
+    of the present weights and biases, which must be random, as at the start of a training. The
+    tangent kernel is that of the parameterization of `theory.kernels`: factors in front of weights
+    of order one. It contains all weights and biases, but not the gains and shifts of norms, whose
+    names are in `left_out`. Dropout counts if the model is in training mode.
     """
     model = unwrap(instance(model, nn.Module, "model", "pass a PyTorch model"))
-    training = model.training
-    with undisturbed(model), torch.no_grad():
+    training = {module: module.training for module in model.modules()}
+    with undisturbed(model), torch.enable_grad():
+        for module, mode in training.items():
+            module.training = mode
         if inputs is not None:
             examples = read_examples(inputs, model, "inputs")
             with naming_batch("inputs", inputs, model):
-                return _traced(model, examples, training)
+                return _traced(model, examples)
         failure: Exception | None = None
         for example in _guesses(model):
             try:
-                return _traced(model, read_examples(example, model, "inputs"), training)
+                return _traced(model, read_examples(example, model, "inputs"))
             except InputError:
                 raise
             except Exception as error:  # an input of another size may work
@@ -110,7 +117,7 @@ def kernel_from_module(model: Model, inputs: Inputs | None = None) -> ModuleKern
     ) from failure
 
 
-def _traced(model: nn.Module, examples: Examples, training: bool) -> ModuleKernel:
+def _traced(model: nn.Module, examples: Examples) -> ModuleKernel:
     rows = examples.rows(slice(0, 1))
     first = rows[0]
     channels_first = False
@@ -119,10 +126,10 @@ def _traced(model: nn.Module, examples: Examples, training: bool) -> ModuleKerne
         # (1, features), (1, tokens, features), or an image with channels first
         channels_first = first.dim() > 3 or (first.dim() == 3 and _convolves_first(model))
         features = 1 if channels_first else first.dim() - 1
-    mode, output = _run(model, examples, rows, features, training)
+    mode, output = _run(model, examples, rows, features)
     if mode.numbers:
         other = (_other_input(first), *rows[1:])
-        again, _ = _run(model, examples, other, features, training)
+        again, _ = _run(model, examples, other, features)
         _check_constants(mode, again)
     value = mode.values.get(id(output))
     if not isinstance(value, Value):
@@ -132,9 +139,12 @@ def _traced(model: nn.Module, examples: Examples, training: bool) -> ModuleKerne
             "no-infinite-width",
             argument="model",
         )
+    mode.weights.check(mode.slices)
     layers = [node.layer for node in value.node.path() if node.layer is not None]
     net = kernels.Sequential(*layers)
-    return ModuleKernel(net, mode.table, channels_first, tuple(first.shape[1:]))
+    shape = tuple(first.shape[1:])
+    gains = tuple(mode.weights.gains)
+    return ModuleKernel(net, mode.table, channels_first, shape, mode.empty_rows, gains)
 
 
 def _run(
@@ -142,11 +152,10 @@ def _run(
     examples: Examples,
     rows: tuple[Tensor, ...],
     features: int | None,
-    training: bool,
 ) -> tuple[Layers, Tensor]:
     """Return the mode after a forward pass of one example, and the output."""
     first = rows[0]
-    mode = Layers({id(p): name for name, p in model.named_parameters()}, training)
+    mode = Layers({id(p): name for name, p in model.named_parameters()})
     if features is None:
         mode.keep(Value(first, Node(), None))
     else:

@@ -20,6 +20,7 @@ from torch import Tensor
 from orderone.core.errors import InputError
 from orderone.measure.kernels.traced_call import Call
 from orderone.measure.kernels.traced_functions import factor
+from orderone.measure.kernels.traced_norms import drops
 from orderone.measure.kernels.traced_values import (
     UNCHANGED,
     Node,
@@ -54,9 +55,8 @@ class Scores:
 class TracedAttention:
     """Values of the functions of attention."""
 
-    def __init__(self, trace: "Layers", training: bool) -> None:
+    def __init__(self, trace: "Layers") -> None:
         self.trace = trace
-        self.training = training
 
     # --- written out
 
@@ -76,11 +76,9 @@ class TracedAttention:
             queries, keys = left.labels, right.labels.transpose(-2, -1)
         else:
             return None
-        if not _is_heads(queries, left.channels) or not _is_heads(keys, right.channels):
-            return None
-        q = replace(left, tensor=left.tensor, labels=queries)
-        k = replace(right, tensor=right.tensor, labels=keys)
-        return [Scores(result, q, k)]
+        q = replace(left, labels=queries, count=left.all_tokens)
+        k = replace(right, labels=keys, count=right.all_tokens)
+        return [Scores(result, q, k)] if _is_heads(q) and _is_heads(k) else None
 
     def of_scores(self, call: Call, operands: Sequence[object]) -> Sequence[Value | Scores] | None:
         """Return what follows from scores: scaled, masked, softened, or multiplied by values."""
@@ -98,7 +96,7 @@ class TracedAttention:
             return [after]
         if name == "dropout":
             p = call.option("p", 0.5)
-            return None if self.training and p else [after]
+            return None if p and drops(call) else [after]
         if name == "softmax":
             axis = call.option("dim")
             last = axis in (-1, result.dim() - 1)
@@ -127,7 +125,8 @@ class TracedAttention:
             order = product.order
         elif call.name not in ("matmul", "bmm") or call.args[0] is not scores.tensor:
             return None
-        return self._attended(scores, replace(values, labels=labels), result, order)
+        heads = replace(values, labels=labels, count=values.all_tokens)
+        return self._attended(scores, heads, result, order)
 
     def _masked(
         self, scores: Scores, after: Scores, result: Tensor
@@ -153,9 +152,8 @@ class TracedAttention:
 
         Axis i of (..., tokens, channels) is the axis order[i] of the result.
         """
-        assert values.labels is not None
         assert scores.queries.labels is not None
-        if not _is_heads(values.labels, values.channels):
+        if not _is_heads(values):
             return None
         size = scores.queries.labels.shape[-1]
         nodes = []
@@ -190,13 +188,11 @@ class TracedAttention:
         given = call.given(*names)
         result = call.result
         pieces = [self.trace.values.get(id(given.get(name))) for name in names[:3]]
-        if not isinstance(result, Tensor) or (given.get("dropout_p") and self.training):
+        if not isinstance(result, Tensor) or given.get("dropout_p"):
             return None
         heads: list[Value] = []
         for piece in pieces:
-            if not isinstance(piece, Value) or piece.labels is None:
-                return None
-            if not _is_heads(piece.labels, piece.channels):
+            if not isinstance(piece, Value) or not _is_heads(piece):
                 return None
             heads.append(piece)
         queries, keys, _ = heads
@@ -226,7 +222,7 @@ class TracedAttention:
         odd = ("bias_k", "bias_v", "static_k", "static_v", "key_padding_mask")
         unknown = any(given.get(name) is not None for name in odd) or given.get("add_zero_attn")
         dropped = given.get("training", True) and given.get("dropout_p")
-        if len(streams) != 3 or unknown or (dropped and self.training):
+        if len(streams) != 3 or unknown or dropped:
             return None
         assert isinstance(call.result, tuple)
         output = call.result[0]
@@ -269,9 +265,11 @@ class TracedAttention:
         return Projection(Node(), weight, part, f"in_proj rows {rows.start} to {rows.stop}")
 
 
-def _is_heads(labels: Tensor, channels: int) -> bool:
-    """Return whether labels are (..., tokens in order, channels), with equal tokens elsewhere."""
-    if labels.dim() < 2:
+def _is_heads(x: Value) -> bool:
+    """Return whether x is (..., all tokens in order, channels), with equal tokens elsewhere."""
+    labels = x.labels
+    channels = x.channels
+    if labels is None or labels.dim() < 2:
         return False
     last = labels.dim() - 1
     token_axes, channel_axes = varying(labels, channels)
@@ -280,6 +278,8 @@ def _is_heads(labels: Tensor, channels: int) -> bool:
     if any(axis != last - 1 for axis in token_axes):
         return False
     tokens = (labels // channels).select(last, 0).reshape(-1, labels.shape[last - 1])[0]
+    if len(tokens) != x.all_tokens:
+        return False
     return bool((tokens == torch.arange(len(tokens), device=tokens.device)).all())
 
 

@@ -86,6 +86,10 @@ class Constants:
             return Part(tensor, tensor, labels)
         return self.parts.get(id(tensor))
 
+    def knows(self, tensor: object) -> bool:
+        """Return whether a tensor shows entries of a parameter."""
+        return self._part(tensor) is not None
+
     def transposed(self, tensor: Tensor) -> Tensor | None:
         """Return the matrix whose transpose a tensor is."""
         part = self._part(tensor)

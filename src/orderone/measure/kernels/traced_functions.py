@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from orderone.measure.kernels.traced_call import Call
-from orderone.measure.kernels.traced_values import Origin, Value, after, own_labels, same_layout
+from orderone.measure.kernels.traced_values import (
+    Origin,
+    Value,
+    after,
+    own_labels,
+    same_layout,
+    same_neurons,
+)
 from orderone.theory import kernels
 from orderone.torch_compat import tree_map
 
@@ -63,6 +70,8 @@ def function_of_one(call: Call, operands: list[Value]) -> Value | None:
     """Return a sum or product of two functions of the same neurons, as x * sigmoid(x)."""
     left, right = operands
     if call.name not in ("add", "sub", "mul") or not same_layout(left, right):
+        return None
+    if not same_neurons(left, right):
         return None
     if left.source.node is not right.source.node:
         return None
@@ -127,7 +136,8 @@ def _scaled_piece(trace: "Layers", call: Call, x: Value, number: float) -> Value
     if x.labels is None or call.tensor.shape != x.tensor.shape:
         return None
     labels, size = own_labels(x)
-    return Value(call.tensor, trace.node_of(x).then(kernels.Scale(number)), labels, size)
+    node = trace.node_of(x).then(kernels.Scale(number))
+    return Value(call.tensor, node, labels, size, count=x.count)
 
 
 def factor(trace: "Layers", call: Call, tensor: Tensor) -> float | None:
@@ -152,5 +162,5 @@ def _gained(trace: "Layers", call: Call, x: Value) -> Value | None:
     gain = others[0]
     if not isinstance(gain, Tensor) or gain.dim() != 1 or gain.numel() != x.channels:
         return None
-    square = trace.weights.variance(gain)
-    return None if square is None else after(x, call.tensor, kernels.Scale(square**0.5))
+    size = trace.weights.gain(gain)
+    return None if size is None else after(x, call.tensor, kernels.Scale(size))

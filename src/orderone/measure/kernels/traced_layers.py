@@ -50,24 +50,29 @@ UNSEEN = {
     *("item", "tolist", "numpy", "array", "bool", "int", "float", "index", "complex", "dlpack"),
     *("setitem", "is_nonzero", "equal", "allclose", "set_data", "set"),
 }
+# Functions that draw random numbers; those of dropout are known
+RANDOM = {
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal"),
+    *("bernoulli", "multinomial", "poisson", "uniform", "random", "exponential", "log_normal"),
+}
 Traced: TypeAlias = Value | Scores | Statistic
 
 
 class Layers(TorchFunctionMode):
     """Mode that gives each tensor the layers that made it from the inputs."""
 
-    def __init__(self, parameters: Mapping[int, str], training: bool):
+    def __init__(self, parameters: Mapping[int, str]):
         super().__init__()
-        self.training = training
         self.values: dict[int, Traced] = {}
         self.versions: dict[int, int] = {}
         self.running: list[str] = []
         self.numbers: list[Tensor] = []
         self.table: int | None = None
+        self.empty_rows: tuple[int, ...] = ()
         self.slices: dict[int, dict[frozenset[int], Node]] = {}
         self.weights: weights.Weights = weights.Weights(parameters)
         self.constants: Constants = Constants(parameters)
-        self.attention: TracedAttention = TracedAttention(self, training)
+        self.attention: TracedAttention = TracedAttention(self)
 
     def keep(self, value: Traced) -> None:
         self.versions[id(value.tensor)] = version(value.tensor)
@@ -85,19 +90,24 @@ class Layers(TorchFunctionMode):
         operands = [self.values[id(x)] for x in leaves if id(x) in self.values]
         name = function_name(func)
         self._check_unchanged(operands, func)
+        if name in RANDOM or (operands and (name in UNSEEN or kwargs.get("out") is not None)):
+            raise self.no_limit(func)
+        if name == "batch_norm" and operands:
+            norms.check_statistics(args, kwargs)
         result = func(*args, **kwargs)
         if not operands:
             if isinstance(result, Tensor):
                 self.constants.follow(name, func, args, kwargs, result)
             return result
         made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        if not made and name not in UNSEEN:
+        if not made:
             return result
-        found: Sequence[Traced] | None = None
-        if made and kwargs.get("out") is None:
-            found = self._found(Call(name, func, args, kwargs, result), operands)
+        found = self._found(Call(name, func, args, kwargs, result), operands)
         if found is None:
             raise self.no_limit(func)
+        has_gradient = any(operand.tensor.requires_grad for operand in operands)
+        if has_gradient and not all(value.tensor.requires_grad for value in found):
+            raise self.no_limit(func, " (it cuts gradients, or is called without them)")
         for value in found:
             self.keep(value)
         return result
@@ -267,7 +277,7 @@ class Layers(TorchFunctionMode):
         if name in norms.ARGUMENTS:
             return norms.norm(self, call, x)
         if name in norms.DROPOUTS:
-            return norms.dropout(self, call, x)
+            return norms.dropout(call, x)
         if name in ("mul", "div", "truediv"):
             scaled = functions.scaled(self, call, x)
             if scaled is not None:

@@ -1,6 +1,6 @@
 """Norms and dropout in a traced forward pass; norms are functions of torch, or written out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,13 +46,6 @@ def norm(trace: "Layers", call: Call, x: Value) -> Value | None:
         variance = given.get("running_var")
         if x.features != 1 or not isinstance(mean, Tensor) or not isinstance(variance, Tensor):
             return None
-        if trace.training:
-            raise InputError(
-                "model: a batch norm in training mode makes the examples of a batch depend on each"
-                " other, which has no limit here; call model.eval() first",
-                "no-infinite-width",
-                argument="model",
-            )
         if bool((mean != 0).any()) or bool((variance != 1).any()):
             return None  # statistics of training
         assert isinstance(eps, float)
@@ -62,6 +55,18 @@ def norm(trace: "Layers", call: Call, x: Value) -> Value | None:
     if x.features != last or not isinstance(shape, Sequence) or len(shape) != 1:
         return None
     return after(x, call.tensor, *_layers(call.name, eps, gain, x.tensor))
+
+
+def check_statistics(args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    """Raise if a batch norm takes its statistics from the batch."""
+    given = {**dict(zip(ARGUMENTS["batch_norm"], args, strict=False)), **kwargs}
+    if given.get("training"):
+        raise InputError(
+            "model: a batch norm in training mode makes the examples of a batch depend on each"
+            " other, which has no limit here; call model.eval() first",
+            "no-infinite-width",
+            argument="model",
+        )
 
 
 def norm_of_heads(trace: "Layers", call: Call, x: Value) -> Value | None:
@@ -81,16 +86,17 @@ def norm_of_heads(trace: "Layers", call: Call, x: Value) -> Value | None:
     for layer in _layers(call.name, given.get("eps"), gain, x.tensor):
         node = node.then(layer)
     labels, size = own_labels(x)
-    return Value(call.tensor, node, labels, size)
+    return Value(call.tensor, node, labels, size, count=x.count)
 
 
 def _gain(trace: "Layers", given: dict[str, object]) -> float | None:
     """Return the size of the gains; None if there are shifts, which have no entry."""
-    gain = trace.weights.variance(given.get("weight"))
-    shift = trace.weights.variance(given.get("bias"))
-    if gain is None or shift is None or shift != 0:
+    weight = given.get("weight")
+    gain = 1.0 if weight is None else trace.weights.gain(weight)
+    shift = given.get("bias")
+    if gain is None or trace.weights.gain(shift) != 0:
         return None
-    return 1.0 if given.get("weight") is None else gain**0.5
+    return gain
 
 
 def _layers(name: str, eps: object, gain: float, x: Tensor) -> list[kernels.Layer]:
@@ -142,11 +148,16 @@ def of_statistic(
     return None if value is None else [value]
 
 
-def dropout(trace: "Layers", call: Call, x: Value) -> Value | None:
+def drops(call: Call) -> bool:
+    """Return whether a dropout acts, as in training mode."""
+    return call.given("input", "p", "training").get("training", True) is True
+
+
+def dropout(call: Call, x: Value) -> Value | None:
     """Return a stream after dropout, which does nothing in evaluation mode."""
     p = call.option("p", 0.5)
     assert isinstance(p, int | float)
-    if not trace.training or p == 0:
+    if p == 0 or not drops(call):
         return after(x, call.tensor)
     if call.name != "dropout" and x.tensor.dim() > 2:
         return None  # whole channels: pixels share a mask

@@ -24,7 +24,7 @@ def pooled(call: Call, x: Value) -> Value | None:
             return None
         return natural(call.tensor, x.node.then(kernels.AveragePool()), 1)
     options = ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
-    given = call.given(*options)
+    given = call.given(*options, "divisor_override")
     if given.get("ceil_mode") or given.get("divisor_override") is not None:
         return None
     window = whole_numbers(given["kernel_size"])

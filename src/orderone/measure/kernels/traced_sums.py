@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from orderone.measure.kernels.traced_call import Call
-from orderone.measure.kernels.traced_values import Value, after, branches_of, natural, same_layout
+from orderone.measure.kernels.traced_values import (
+    Value,
+    after,
+    branches_of,
+    natural,
+    same_layout,
+    same_neurons,
+)
 from orderone.theory import kernels
 
 if TYPE_CHECKING:
@@ -23,6 +30,8 @@ def added(call: Call, operands: list[Value]) -> Value | None:
     last = right.node if alpha == 1 else right.node.then(kernels.Scale(alpha))
     branches = branches_of([left.node, last])
     first, second = branches.layers
+    if not first and not second and not same_neurons(left, right):
+        return None  # a stream plus itself with its neurons in another order
     if not first or not second:
         branch = first or second
         layer: kernels.Layer = kernels.Residual(*branch) if branch else kernels.Scale(2.0)
@@ -48,6 +57,9 @@ def with_positions(trace: "Layers", call: Call, x: Value) -> Value | None:
     if len(others) != 1 or not isinstance(others[0], Tensor) or call.tensor.shape != x.tensor.shape:
         return None
     trace.read(others[0])
+    if others[0].requires_grad and not trace.constants.knows(others[0]):
+        reason = " (it adds numbers that depend on parameters in a way that cannot be followed)"
+        raise trace.no_limit(call.func, reason)
     table = trace.constants.covariance(others[0], x, trace.weights.variance)
     if table is None:
         return None

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from orderone.core.errors import InputError
+from orderone.measure.kernels.random_weights import check_rows
 from orderone.theory import kernels
 
 # Functions that return the entries of their argument
@@ -72,6 +73,7 @@ class Projection:
 
     def layer(self, channels: Tensor) -> kernels.Dense:
         """Return the Dense layer of some channels."""
+        check_rows(self.weight[channels], self.name)
         rows = self.weight[channels].detach().double()
         bias = 0.0
         if self.bias is not None:
@@ -108,6 +110,13 @@ class Value:
     features: int | None = None  # axis of the channels of a stream
     projection: Projection | None = None
     origin: Origin | None = None
+    count: int | None = None  # tokens of the node, of which a piece may show some; None: all
+
+    @property
+    def all_tokens(self) -> int:
+        """Return the number of tokens of the node."""
+        assert self.labels is not None
+        return self.count or int(self.labels.max()) // self.channels + 1
 
     @property
     def source(self) -> Origin:
@@ -172,6 +181,13 @@ def own_labels(x: Value) -> tuple[Tensor, int]:
     return x.labels // x.channels * size + channels, size
 
 
+def same_neurons(left: Value, right: Value) -> bool:
+    """Return whether two tensors have the same neurons of the same tokens at the same places."""
+    if left.labels is None or right.labels is None:
+        return False
+    return torch.equal(left.labels, right.labels)
+
+
 def same_layout(left: Value, right: Value) -> bool:
     """Return whether two streams have the same tokens at the same places."""
     if left.labels is None or right.labels is None or left.features is None:
@@ -200,7 +216,7 @@ def moved(x: Value, tensor: Tensor, labels: Tensor) -> Value | None:
     """Return the value of a tensor whose entries are entries of `x`; None if it has no layout."""
     assert x.labels is not None
     channels = x.channels
-    count = int(x.labels.max()) // channels + 1  # tokens
+    count = x.all_tokens
     token_axes, channel_axes = varying(labels, channels)
     tokens = labels // channels
     both = set(token_axes) & set(channel_axes)
@@ -213,11 +229,12 @@ def moved(x: Value, tensor: Tensor, labels: Tensor) -> Value | None:
             size = labels.shape[last]
             flat = torch.arange(size, device=labels.device).reshape(labels.shape)
             return Value(tensor, node, flat, size, last)
+    piece = Value(tensor, x.node, labels, channels, None, x.projection, count=count)
     if both:
-        return Value(tensor, x.node, labels, channels, None, x.projection)
+        return piece
     features = _features(x, labels, channel_axes)
     if features is None:
-        return Value(tensor, x.node, labels, channels, None, x.projection)
+        return piece
     order = tokens.select(features, 0).reshape(-1)
     if len(order) == count and bool((order == torch.arange(count, device=order.device)).all()):
         node = x.node
@@ -227,7 +244,7 @@ def moved(x: Value, tensor: Tensor, labels: Tensor) -> Value | None:
     if len(order) == 1 and count > 1 and labels.dim() <= 2 and labels.shape[features] == channels:
         node = x.node.then(kernels.Token(int(order[0])))
         return Value(tensor, node, labels % channels, channels, features)
-    return Value(tensor, x.node, labels, channels, None, x.projection)
+    return piece
 
 
 def _stream(tensor: Tensor, x: Value, node: Node, labels: Tensor, features: int) -> Value | None:

@@ -4,12 +4,21 @@ Weights count by their mean square. Layers are independent only if no two of the
 a parameter that is used for the second time has no limit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from orderone.core.errors import InputError
+from orderone.measure.kernels.random_weights import (
+    check_centred,
+    check_directions,
+    check_rows,
+    common_size,
+    rows_differ,
+    zero_rows,
+)
 from orderone.measure.kernels.traced_call import Call, whole_numbers
 from orderone.measure.kernels.traced_values import Projection, Use, Value, natural, with_channels
 from orderone.theory import kernels
@@ -27,6 +36,10 @@ class Weights:
     def __init__(self, names: Mapping[int, str]) -> None:
         self.names = names
         self.used: set[int] = set()
+        self.trained: list[str] = []
+        self.frozen: list[str] = []
+        self.gains: list[str] = []
+        self.unequal: dict[int, Projection] = {}  # projections with neurons of different sizes
 
     def __contains__(self, tensor: object) -> bool:
         return id(tensor) in self.names
@@ -38,14 +51,44 @@ class Weights:
         if not isinstance(parameter, Tensor) or parameter not in self:
             return None
         if id(parameter) in self.used:
+            raise _used_twice(self.names[id(parameter)])
+        self.used.add(id(parameter))
+        name = self.names[id(parameter)]
+        check_centred(parameter, name)
+        if parameter.dim() > 1:
+            check_directions(parameter, name)
+        (self.trained if parameter.requires_grad else self.frozen).append(name)
+        return float(parameter.detach().double().square().mean())
+
+    def gain(self, parameter: object) -> float | None:
+        """Return the size of gains, or of shifts, which are the same for all neurons."""
+        if parameter is None:
+            return 0.0
+        if not isinstance(parameter, Tensor) or parameter not in self:
+            return None
+        name = self.names[id(parameter)]
+        if id(parameter) in self.used:
+            raise _used_twice(name)
+        self.used.add(id(parameter))
+        if parameter.requires_grad:
+            self.gains.append(name)
+        return common_size(parameter, name)
+
+    def check(self, sliced: Container[int]) -> None:
+        """Raise if some weights are frozen, or if neurons of a layer have different sizes.
+
+        `sliced` are projections of which only slices are used.
+        """
+        for key, projection in self.unequal.items():
+            if key not in sliced:
+                check_rows(projection.weight, projection.name)
+        if self.frozen and self.trained:
             raise InputError(
-                f"model: the parameter {self.names[id(parameter)]!r} is used twice, so that"
-                " layers are not independent; give each layer weights of its own",
+                f"model: the parameter {self.frozen[0]!r} is frozen and {self.trained[0]!r} is not;"
+                " the tangent kernel here is that of all weights; call model.requires_grad_(True)",
                 "no-infinite-width",
                 argument="model",
             )
-        self.used.add(id(parameter))
-        return float(parameter.detach().double().square().mean())
 
     def variances(self, weight: object, bias: object, fan_in: int) -> tuple[float, float] | None:
         """Return weight_var and bias_var of a layer."""
@@ -54,6 +97,15 @@ class Weights:
         if weight_square is None or bias_square is None:
             return None
         return fan_in * weight_square, bias_square
+
+
+def _used_twice(name: str) -> InputError:
+    return InputError(
+        f"model: the parameter {name!r} is used twice, so that layers are not independent; give"
+        " each layer weights of its own",
+        "no-infinite-width",
+        argument="model",
+    )
 
 
 def dense(trace: "Layers", call: Call, x: Value) -> Value | None:
@@ -78,6 +130,10 @@ def dense(trace: "Layers", call: Call, x: Value) -> Value | None:
     projection: Projection | None = None
     if call.kwargs.get("alpha", 1) == 1 and call.kwargs.get("beta", 1) == 1:
         projection = Projection(x.node, rows, bias if isinstance(bias, Tensor) else None, name)
+        if rows_differ(rows):
+            trace.weights.unequal[id(projection)] = projection
+    else:
+        check_rows(rows, name)
     channels = call.tensor.shape[-1]
     labels = with_channels(x.tokens, last, channels)
     node = x.node.then(_layer(call, variances), [Use(name)])
@@ -127,9 +183,17 @@ def embedding(trace: "Layers", call: Call, x: Value) -> Value | None:
     square = trace.weights.variance(weight)
     if square is None:
         return None
-    trace.table = weight.shape[0]
-    use = Use(trace.weights.names[id(weight)])
-    node = x.node.then(kernels.Dense(trace.table * square), [use])
+    name = trace.weights.names[id(weight)]
+    empty = zero_rows(weight)
+    rows = weight.shape[0]
+    if 0 < len(empty) < rows:  # padding: a token that is zero
+        square *= rows / (rows - len(empty))
+        trace.empty_rows = tuple(empty.tolist())
+    filled = torch.ones(rows, dtype=torch.bool, device=weight.device)
+    filled[empty] = False
+    check_rows(weight[filled], name)
+    trace.table = rows
+    node = x.node.then(kernels.Dense(rows * square), [Use(name)])
     return natural(call.tensor, node, call.tensor.dim() - 1)
 
 
@@ -148,6 +212,7 @@ def convolution(trace: "Layers", call: Call, x: Value) -> Value | None:
     variances = trace.weights.variances(weight, given.get("bias"), weight[0].numel())
     if variances is None:
         return None
+    check_rows(weight, trace.weights.names[id(weight)])
     layer = kernels.Conv(
         window,
         *variances,

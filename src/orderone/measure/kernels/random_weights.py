@@ -1,0 +1,101 @@
+"""Whether weights look like independent draws with one variance, as the limit assumes.
+
+A limit knows weights by their variance only. It is another one if
+
+    weights or biases have a mean, as after nn.init.constant_ or nn.init.eye_, or after training
+    neurons have weights of different sizes
+    a few directions hold most of a matrix, as in a product of thin matrices, or after training
+    gains differ from neuron to neuron
+
+so all of these are refused. With N independent entries, their mean has the standard error
+size / sqrt(N); the mean square of m entries has the relative variance (k - 1) / m, where k is the
+kurtosis; and the largest singular value of an n x m matrix is (sqrt(n) + sqrt(m)) times the size of
+an entry. All bounds are exceeded by chance in less than one of 10^6 tensors.
+"""
+
+import torch
+from torch import Tensor
+
+from orderone.core.errors import InputError
+
+MOST_ERRORS = 6.0  # largest mean, in standard errors
+ENOUGH = 32  # fewest entries whose mean is judged
+MOST_SCATTER = 5.0  # largest variance of the rows' mean squares, relative to that of equal rows
+FEWEST = 16  # rows, and entries in a row, that are compared
+MOST_IN_ONE = 4.0  # largest square of a singular value, relative to that of independent entries
+PRODUCTS = 4  # of the power iteration, which finds a lower bound of that value
+SAME = 1e-6  # largest relative difference of equal gains
+
+
+def check_centred(values: Tensor, name: str) -> None:
+    """Raise if the entries have a mean."""
+    entries = values.detach().double().flatten()
+    mean = float(entries.mean())
+    spread = float(entries.std(correction=0))
+    is_constant = len(entries) > 1 and spread <= SAME * abs(mean) and mean != 0
+    has_mean = len(entries) >= ENOUGH and abs(mean) > MOST_ERRORS * spread / len(entries) ** 0.5
+    if is_constant or has_mean:
+        raise _refusal(
+            f"the entries of {name!r} have the mean {mean:.3g} (their standard deviation is"
+            f" {spread:.3g}), so that they are no independent draws around zero"
+        )
+
+
+def check_rows(rows: Tensor, name: str) -> None:
+    """Raise if the weights of some neurons are larger than those of others."""
+    if rows_differ(rows):
+        raise _refusal(f"the weights of {name!r} have different sizes for different neurons")
+
+
+def rows_differ(rows: Tensor) -> bool:
+    """Return whether the mean squares of rows scatter more than those of independent draws."""
+    flat = rows.detach().double().flatten(1)
+    if flat.shape[0] < FEWEST or flat.shape[1] < FEWEST:
+        return False
+    square = flat.square()
+    total = square.mean()
+    if total == 0:
+        return False
+    kurtosis = square.square().mean() / total**2
+    scatter = square.mean(1).var() / total**2
+    expected = (kurtosis - 1).clamp(min=0.1) / flat.shape[1]
+    return bool(scatter > MOST_SCATTER * expected)
+
+
+def check_directions(weight: Tensor, name: str) -> None:
+    """Raise if one direction holds more of a matrix than of independent draws."""
+    matrix = weight.detach().flatten(1).float()
+    n, m = matrix.shape
+    if min(n, m) < FEWEST or not bool(matrix.any()):
+        return
+    generator = torch.Generator().manual_seed(0)
+    vector = torch.randn(m, generator=generator).to(matrix.device)
+    for _ in range(PRODUCTS):
+        vector = matrix.T @ (matrix @ (vector / vector.norm()))
+    largest = float(vector.norm())
+    usual = (n**0.5 + m**0.5) ** 2 * float(matrix.square().mean())
+    if largest > MOST_IN_ONE * usual:
+        raise _refusal(f"a few directions hold most of {name!r}, as in a matrix of low rank")
+
+
+def common_size(gains: Tensor, name: str) -> float:
+    """Return the size of gains; raise if they differ."""
+    entries = gains.detach().double().flatten()
+    size = float(entries.abs().max())
+    if float((entries - entries[0]).abs().max()) > SAME * size:
+        raise _refusal(f"the entries of {name!r} differ from neuron to neuron")
+    return size
+
+
+def zero_rows(table: Tensor) -> Tensor:
+    """Return the numbers of rows that are zero, such as that of padding."""
+    return torch.nonzero((table.detach() == 0).all(dim=1)).flatten()
+
+
+def _refusal(reason: str) -> InputError:
+    return InputError(
+        f"model: {reason}; the limit of infinite width is that of random weights, which are known"
+        " by their variance; pass a model as it is initialized, with random weights and biases",
+        "no-infinite-width",
+        argument="model",
+    )
