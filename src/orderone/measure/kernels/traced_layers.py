@@ -50,6 +50,7 @@ UNSEEN = {
     *("item", "tolist", "numpy", "array", "bool", "int", "float", "index", "complex", "dlpack"),
     *("setitem", "is_nonzero", "equal", "allclose", "set_data", "set"),
 }
+CASTS = {"bool", "int", "float", "complex"}  # names of methods as well
 # Functions that draw random numbers; those of dropout are known
 RANDOM = {
     *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal"),
@@ -90,7 +91,9 @@ class Layers(TorchFunctionMode):
         operands = [self.values[id(x)] for x in leaves if id(x) in self.values]
         name = function_name(func)
         self._check_unchanged(operands, func)
-        if name in RANDOM or (operands and (name in UNSEEN or kwargs.get("out") is not None)):
+        if name in RANDOM:
+            raise self.no_limit(func)
+        if operands and (_leaves_torch(func) or kwargs.get("out") is not None):
             raise self.no_limit(func)
         if name == "batch_norm" and operands:
             norms.check_statistics(args, kwargs)
@@ -287,6 +290,16 @@ class Layers(TorchFunctionMode):
         if name in ("add", "sub"):
             return sums.with_positions(self, call, x)
         return pools.pooled(call, x) if pools.is_pool(name) else None
+
+
+def _leaves_torch(func: Callable[..., object]) -> bool:
+    """Return whether a function returns numbers of Python, or writes into a tensor.
+
+    `__float__` is such a function; `float` makes a tensor.
+    """
+    name = function_name(func)
+    is_special = getattr(func, "__name__", "").startswith("__")
+    return name in UNSEEN and (is_special or name not in CASTS)
 
 
 def _indices(call: Call, x: Value) -> Value | None:
