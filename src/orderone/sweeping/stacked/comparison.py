@@ -13,7 +13,7 @@ from torch import Tensor
 from orderone.seeding import preserved
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import make_step
-from orderone.sweeping.stacked.first_steps import FirstSteps
+from orderone.sweeping.stacked.first_steps import FirstSteps, fastest_update
 from orderone.sweeping.stacked.verify import FirstBatches
 from orderone.sweeping.trial import Trial
 from orderone.torch_compat import tree_map
@@ -25,7 +25,11 @@ from orderone.training.stacked.ways import MemberData
 from orderone.training.step import Step
 
 WORTH_MEASURING = 100  # batches of a training; the comparison costs about four of them
-MARGIN = 1.1  # slower by less is noise
+# Updates of one member alone. The first ones are slow: tensors of the optimizer are made, and the
+# caches of the processor hold other tensors.
+UPDATES_ALONE = 5
+SHARE = 0.02  # of the steps of a training, for timing the stack
+MARGIN = 1.0  # a stack that is slower by any measured amount is not used
 
 
 class LooksSlower(Exception):  # noqa: N818  # not an error: a second measurement decides
@@ -49,7 +53,7 @@ def must_look_faster(first: FirstSteps, members: int) -> None:
 
 def _seconds_of_first(first: FirstSteps) -> tuple[float, float]:
     """Return the seconds of a step of the stack, and of one of a member alone."""
-    return min(first.seconds), first.seconds_alone
+    return min(first.seconds), first.seconds_alone(UPDATES_ALONE)
 
 
 def must_be_faster(job: Job, trials: Sequence[Trial], stack: Stack, first: FirstBatches) -> None:
@@ -58,7 +62,7 @@ def must_be_faster(job: Job, trials: Sequence[Trial], stack: Stack, first: First
     The stack has been trained afterwards: use another one.
     """
     with preserved():
-        together = _seconds_together(stack, first)
+        together = _seconds_together(stack, first, _stack_steps(job, trials))
         alone = len(trials) * _seconds_alone(job, trials[0], first)
     if together > MARGIN * alone:
         raise NotStackable(
@@ -68,10 +72,18 @@ def must_be_faster(job: Job, trials: Sequence[Trial], stack: Stack, first: First
         )
 
 
-def _seconds_together(stack: Stack, first: FirstBatches) -> float:
+def _stack_steps(job: Job, trials: Sequence[Trial]) -> int:
+    """Return how many steps of a stack to time: as many as of a member, in a long training."""
+    steps = min(job.settings_of(trial).steps for trial in trials)
+    return min(max(2, int(SHARE * steps)), UPDATES_ALONE)
+
+
+def _seconds_together(stack: Stack, first: FirstBatches, steps: int) -> float:
+    """Return the seconds of the fastest of so many steps in a row."""
     seconds: list[float] = []
-    for batches in first.by_step.values():
-        copies = tree_map(_copy, batches)  # models may write into their inputs
+    batches = list(first.by_step.values())
+    for number in range(steps):
+        copies = tree_map(_copy, batches[number % len(batches)])  # models may write into them
         seconds.append(_timed(lambda b=copies: stack.step(*b)))
     return min(seconds)
 
@@ -84,11 +96,7 @@ def _seconds_alone(job: Job, trial: Trial, first: FirstBatches) -> float:
     step = make_step(job, trial, job.member(trial), Step)
     step = replace(step, source=MemberData(batches).source())
 
-    def update(number: int) -> None:
-        step.backward(number)
-        step.apply()
-
-    return min(_timed(lambda n=number: update(n)) for number in range(len(first.by_step)))
+    return fastest_update(step, UPDATES_ALONE, len(first.by_step))
 
 
 def _first_row(leaf: object) -> object:

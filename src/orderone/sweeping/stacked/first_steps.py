@@ -43,6 +43,17 @@ from orderone.training.step import Step
 MEASURED = 2  # steps in a block, at least: outcomes must not be known before the proof
 
 
+def fastest_update(step: Step, updates: int, batches: int) -> float:
+    """Return the seconds of the fastest update; the `batches` of the step are used in turn."""
+    seconds: list[float] = []
+    for number in range(updates):
+        started = seconds_of_work()
+        step.backward(number % batches)
+        step.apply()
+        seconds.append(seconds_of_work() - started)
+    return min(seconds)
+
+
 class NotProved(Exception):  # noqa: N818  # not an error: `verify` decides
     """The first steps were not equal within rounding."""
 
@@ -92,10 +103,14 @@ class FirstSteps:
         step = make_step(self.job, self.data.pair[k], member, Step)
         return replace(step, source=self.data.of_members[k].source())
 
-    @property
-    def seconds_alone(self) -> float:
-        """Seconds of an update of one member alone."""
-        return min(self.alone.seconds.values())
+    def seconds_alone(self, updates: int) -> float:
+        """Return the seconds of an update of one member alone, the fastest of so many in a row.
+
+        Between steps of the stack it would be slower than it is alone: its tensors would have left
+        the caches of the processor. The first member is not used again after that.
+        """
+        with preserved():
+            return fastest_update(self.alone.step_of(0), updates, self.steps)
 
     def step(self, step: int, batches: Sequence[Batch], factor: float) -> Tensor:
         """Make an update of the stack, and of two members alone; return the losses of the stack."""
