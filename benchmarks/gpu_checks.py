@@ -55,6 +55,12 @@ CHECKS = (
         90,
         "does the check of resumed trainings refuse healthy ones?",
     ),
+    Check(
+        "compiled-alone",
+        ("benchmarks/compiled_alone.py", "cuda"),
+        120,
+        "are compiled passes faster where models can neither be stacked nor captured?",
+    ),
     Check("proof-cost", ("benchmarks/proof_cost.py", "cuda"), 150, "what does a proof cost?"),
     _speed("llama", 256, 150),
     _speed("qwen3", 128, 120),

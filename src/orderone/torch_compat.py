@@ -108,6 +108,7 @@ __all__ = [
     "maybe_get_bdim",
     "maybe_get_level",
     "module_registry",
+    "number_of_graphs",
     "operator_schema",
     "outside_vmap",
     "parameter_registry",
@@ -195,6 +196,16 @@ def compile_graph(
     with tracing(TracingContext(FakeTensorMode(shape_env=shapes))):
         program: Any = compile_by_inductor(operations, compile_inputs, options)
     return program
+
+
+def number_of_graphs() -> int:
+    """Return how many graphs torch.compile has compiled in this process.
+
+    Compiled passes of single models. All versions.
+    """
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
 
 
 def compiler_options() -> dict[str, str | int | bool | Callable[..., object]]:

@@ -207,7 +207,7 @@ def seconds(monkeypatch, together: float, alone: float) -> None:
     monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (together, alone))
 
 
-@pytest.mark.parametrize(("together", "engine"), [(3.9, "stacked"), (4.2, "alone"), (5, "alone")])
+@pytest.mark.parametrize(("together", "engine"), [(3.9, "stacked"), (4.2, "alone"), (5.0, "alone")])
 def test_the_faster_way_is_chosen(monkeypatch, together, engine):
     seconds(monkeypatch, together, 1.0)
     j = job(verify=True)
@@ -263,10 +263,19 @@ def test_first_updates_of_a_member_alone_are_not_its_speed(monkeypatch):
 
 def test_a_second_measurement_decides(monkeypatch):
     seconds(monkeypatch, 3.9, 1.0)
-    monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (100.0, 1.0))
+    monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (4.9, 1.0))
     j = job(verify=True)
     outcomes = list(Engine(j, None, "auto").run(trials(j)))
     assert {outcome.facts["engine"] for outcome in outcomes} == {"stacked"}
+
+
+def test_a_stack_that_is_clearly_slower_is_measured_once(monkeypatch):
+    seconds(monkeypatch, 3.9, 1.0)
+    monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (5.1, 1.0))
+    j = job(verify=True)
+    outcomes = list(Engine(j, None, "auto").run(trials(j)))
+    assert {outcome.facts["engine"] for outcome in outcomes} == {"alone"}
+    assert {str(o.facts["not stacked"]).endswith("[stack-slower]") for o in outcomes} == {True}
 
 
 def test_a_stack_that_is_asked_for_is_not_compared(monkeypatch):

@@ -174,7 +174,8 @@ class Driver:
                 not_stacked[outcome.facts["not stacked"]] = None
             elif "not compiled" in outcome.facts:
                 not_compiled[outcome.facts["not compiled"]] = None
-            elif "compile choice" in outcome.facts:
+            used = outcome.error is None and "not compiled" not in outcome.facts
+            if used and "compile choice" in outcome.facts:
                 choice = str(outcome.facts["compile choice"])
                 choices[f"width {self.asked[key].get('width')} {choice}"] = None
         notes = [with_code(text, "trial-failed") for text in failures[:MOST_FAILURES]]
@@ -193,7 +194,7 @@ class Driver:
             text = f"stacked without torch.compile, which failed: {reason}"
             notes.append(with_code(text, "compile-failed"))
         if choices:
-            notes.append(f"compile=None: {'; '.join(choices)}")
+            notes.append(f"compile={self.job.compile}: {'; '.join(choices)}")
         if self.store and self.store.unsaved:
             text = (
                 f"{len(self.store.unsaved)} finished trials could not be written to"

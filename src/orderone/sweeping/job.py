@@ -35,6 +35,7 @@ from orderone.sweeping.trial import (
     setting_of,
 )
 from orderone.torch_compat import tree_leaves
+from orderone.training.compiled_pass import Decision
 from orderone.training.fingerprint import identity
 from orderone.training.schedule import Factor, schedule
 from orderone.training.settings import Settings
@@ -149,6 +150,8 @@ class Job:
     resume_checks: dict[str, tuple[bool, str | None]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    # by program: whether passes of trainings that cannot be stacked are compiled
+    compile_decisions: dict[str, Decision] = field(default_factory=dict, repr=False, compare=False)
     _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, object]:

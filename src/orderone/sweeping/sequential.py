@@ -4,6 +4,7 @@ Stacked training must give the same losses.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ from orderone.sweeping.member import Member
 from orderone.sweeping.trial import Trial
 from orderone.sweeping.trial_checkpoint import StartAgain, TrialCheckpoint
 from orderone.training.code_state import fresh_caches, global_texts
+from orderone.training.compiled_pass import CompilableStep, PassCompiler
 from orderone.training.fresh_loss import fresh_loss
 from orderone.training.loop import LossReport, TrainingLoop
 from orderone.training.outcome import Outcome, make_outcome
@@ -46,9 +48,14 @@ def run_alone(
     If a trial raises, its outcome has the error. Ctrl-C leaves a checkpoint in the folder
     `checkpoint`.
     """
+    trials = list(trials)
+    passes: dict[str, int] = {}  # of all trials with the same program
+    for trial in trials:
+        number = job.settings_of(trial).steps * job.accumulate
+        passes[trial.program] = passes.get(trial.program, 0) + number
     for trial in trials:
         try:
-            yield _train(job, trial, report, checkpoint)
+            yield _train(job, trial, report, checkpoint, passes[trial.program])
         except Exception as error:  # the user's code may raise anything
             yield Outcome(trial.key, error=describe(error))
 
@@ -57,8 +64,12 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _train(job: Job, trial: Trial, report: Report | None, folder: Path | None) -> Outcome:
+def _train(
+    job: Job, trial: Trial, report: Report | None, folder: Path | None, passes: int
+) -> Outcome:
     loop, checkpoint = prepare(job, trial, report, folder)
+    compiler = _compiler(job, trial, passes)
+    _let_compile(loop, compiler)
     # a trial before this one has filled caches; what changes again is state that trials share
     again = job.warned(f"trained {trial.program}")
     shared = global_texts(loop.step.module, job.loss) if again else {}
@@ -69,6 +80,7 @@ def _train(job: Job, trial: Trial, report: Report | None, folder: Path | None) -
                 checkpoint.restore(loop)
             except StartAgain:
                 loop, checkpoint = prepare(job, trial, report, folder)
+                _let_compile(loop, compiler)
                 set_seed(trial.seed)
         loop.run(checkpoint)
     facts: dict[str, object] = {
@@ -76,6 +88,9 @@ def _train(job: Job, trial: Trial, report: Report | None, folder: Path | None) -
         "device": str(loop.world.device),
         "graph": isinstance(loop.step, ReplayedStep) and loop.step.replays,
     }
+    if compiler is not None and compiler.decision is not None:
+        facts["compiled"] = compiler.compiles
+        facts["compile choice"] = compiler.decision.reason
     if again:
         names = changed(shared, global_texts(loop.step.module, job.loss))
         if names:
@@ -94,11 +109,16 @@ def _train(job: Job, trial: Trial, report: Report | None, folder: Path | None) -
     )
 
 
+def _let_compile(loop: TrainingLoop, compiler: PassCompiler | None) -> None:
+    if compiler is not None and isinstance(loop.step, CompilableStep):
+        loop.step = replace(loop.step, compiler=compiler)
+
+
 def prepare(
     job: Job, trial: Trial, report: Report | None, folder: Path | None
 ) -> tuple[TrainingLoop, TrialCheckpoint | None]:
     """Build the model of a trial; return its training before the first step, and its checkpoint."""
-    kind = Step
+    kind = CompilableStep
     if capture_pays(job):
         kind = ReplayedStep
     step = make_step(job, trial, job.member(trial), kind)
@@ -106,6 +126,24 @@ def prepare(
     if folder is None:
         return loop, None
     return loop, _checkpoint(job, trial, folder)
+
+
+def _compiler(job: Job, trial: Trial, passes: int) -> PassCompiler | None:
+    """Return what may compile the passes of a trial; None if they must not be compiled.
+
+    The choice depends on measured times, and compiled passes round otherwise. So `deterministic`
+    leaves it to the user.
+    """
+    if job.compile is False:
+        return None
+    on_cpu = torch.device(job.device).type == "cpu"
+    if job.compile is None and (on_cpu or job.deterministic):
+        return None
+
+    def other() -> Step:
+        return make_step(job, trial, job.member(trial), Step)
+
+    return PassCompiler(trial.program, passes, bool(job.compile), other, job.compile_decisions)
 
 
 def _checkpoint(job: Job, trial: Trial, folder: Path) -> TrialCheckpoint:

@@ -177,6 +177,8 @@ def sweep(
         compile: Whether the steps of stacks are compiled. By default (None) they are, on a GPU, if
             the study is long enough to save more time than compiling takes; `notes` says the
             choice. If compiling fails or takes more than 90 seconds, stacks are trained without it.
+            Passes of trainings that cannot be stacked or captured are compiled on the same
+            condition, and only if they are then faster and give the same losses.
         graphs: Whether training uses CUDA graphs; by default if they save time.
         deterministic: Whether to use only kernels that give the same bits every time. They may be
             slower, and torch raises an error where it has none.

@@ -2,7 +2,7 @@
 
 For trainings that cannot be stacked. The graph holds the two passes; the optimizer runs as usual,
 so that any optimizer can be used. A pass that depends on more than tensors (a decision on a value,
-an attribute that it changes) is run as usual too.
+an attribute that it changes) is run as usual, or compiled (`compiled_pass.py`).
 """
 
 import gc
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from orderone.core.errors import InputError
 from orderone.torch_compat import tree_leaves, tree_map
+from orderone.training.compiled_pass import CompilableStep
 from orderone.training.source import Batch, moved
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.capturing import captured_by
@@ -86,8 +87,8 @@ class CapturedPass:
 
 
 @dataclass(frozen=True)
-class ReplayedStep(Step):
-    """Step that captures its passes once for each shape of a batch."""
+class ReplayedStep(CompilableStep):
+    """Step that captures its passes once for each shape of a batch, or else may compile them."""
 
     captured: dict[str, CapturedPass | None] = field(default_factory=dict)  # None: not capturable
 

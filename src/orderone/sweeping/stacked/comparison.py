@@ -24,11 +24,12 @@ from orderone.training.stacked.stack import Stack
 from orderone.training.stacked.ways import MemberData
 from orderone.training.step import Step
 
-WORTH_MEASURING = 100  # batches of a training; the comparison costs about four of them
+WORTH_MEASURING = 50  # batches of a training; the comparison costs about four of them
 # Updates of one member alone. The first ones are slow: tensors of the optimizer are made, and the
 # caches of the processor hold other tensors.
 UPDATES_ALONE = 5
 SHARE = 0.02  # of the steps of a training, for timing the stack
+CLEARLY = 1.25  # times slower: the first measurement decides
 MARGIN = 1.0  # a stack that is slower by any measured amount is not used
 
 
@@ -45,8 +46,13 @@ def worth_comparing(job: Job, trials: Sequence[Trial]) -> bool:
 
 
 def must_look_faster(first: FirstSteps, members: int) -> None:
-    """Raise LooksSlower if the first steps, which both ways have taken, say so."""
+    """Raise LooksSlower if the first steps, which both ways have taken, say so.
+
+    Raise NotStackable if they say it clearly.
+    """
     together, alone = _seconds_of_first(first)
+    if together > CLEARLY * MARGIN * members * alone:
+        raise _slower(members, together, members * alone)
     if together > MARGIN * members * alone:
         raise LooksSlower
 
@@ -65,11 +71,15 @@ def must_be_faster(job: Job, trials: Sequence[Trial], stack: Stack, first: First
         together = _seconds_together(stack, first, _stack_steps(job, trials))
         alone = len(trials) * _seconds_alone(job, trials[0], first)
     if together > MARGIN * alone:
-        raise NotStackable(
-            f"a step of {len(trials)} members took {1e3 * together:.3g} ms in a stack and"
-            f" {1e3 * alone:.3g} ms one after another; pass stacked=True to stack them",
-            "stack-slower",
-        )
+        raise _slower(len(trials), together, alone)
+
+
+def _slower(members: int, together: float, alone: float) -> NotStackable:
+    return NotStackable(
+        f"a step of {members} members took {1e3 * together:.3g} ms in a stack and"
+        f" {1e3 * alone:.3g} ms one after another; pass stacked=True to stack them",
+        "stack-slower",
+    )
 
 
 def _stack_steps(job: Job, trials: Sequence[Trial]) -> int:

@@ -67,11 +67,14 @@ def estimate(graph: Graph, steps: int, device: torch.device) -> Estimate:
 def fused_bytes(node: Node) -> int:
     """Return the bytes that an operation reads and writes if a compiler fuses it, otherwise 0."""
     call = node.target
-    if not isinstance(call, OpOverload):
-        return 0
-    if torch.Tag.pointwise not in call.tags and str(call) not in FUSED:
+    if not isinstance(call, OpOverload) or not is_fused(call):
         return 0
     return sum(_bytes(one) for one in (node, *node.all_input_nodes))
+
+
+def is_fused(call: OpOverload) -> bool:
+    """Return whether a compiler fuses an operation with its neighbours."""
+    return torch.Tag.pointwise in call.tags or str(call) in FUSED
 
 
 def bandwidth(device: torch.device) -> float:
