@@ -8,7 +8,7 @@ compile is decided once for all trainings of an architecture, by passes of anoth
    They must agree within rounding, or as well as those of parameters that are rounded otherwise.
 3. Time both. If the compiled pass is not faster, do not use it.
 
-On a CPU, compiled passes of one small model are 0.6 to 1.2 times as fast as uncompiled ones, and
+On a CPU, compiled passes of one small model are 0.6 to 0.9 times as fast as uncompiled ones, and
 the compiler takes a minute (`benchmarks/compiled_alone.py`). So nothing is compiled there unless
 the user asks for it.
 """
