@@ -1,4 +1,4 @@
-"""Draw the loss at the target for standard practice, muP as it comes, and muP with a good start.
+"""Draw the loss at the target for standard practice and muP, with two starts.
 
     python benchmarks/start_picture.py [CSV] [PNG]
 
@@ -28,10 +28,10 @@ TARGET = 1024
 # rule, start, width at which the rate is tuned, label
 ROWS = (
     ("standard", "keep", BASE, "standard, rate from width 128"),
-    ("mup", "keep", BASE, "muP as it comes, rate from width 128"),
+    ("mup", "keep", BASE, "muP, rate from width 128"),
     ("standard", "keep", TARGET, "standard, tuned at width 1024"),
-    ("mup", "fan-in", BASE, "muP with init='fan-in', rate from width 128"),
-    ("standard", "fan-in", TARGET, "standard with fan-in, tuned at width 1024"),
+    ("mup", "fan-in", BASE, "muP, init='fan-in', rate from width 128"),
+    ("standard", "fan-in", TARGET, "standard, init='fan-in', tuned at width 1024"),
 )
 
 

@@ -9,6 +9,7 @@ import pandas
 import pytest
 import torch
 
+from orderone.sweeping.collapse import COLLAPSES, PARTS
 from studies.ladder import forecast as forecasts
 from studies.ladder import results
 from studies.ladder import run as ladder
@@ -178,10 +179,12 @@ def test_collapse_of_the_curves(tmp_path):
     equal = 0
     for _ in range(10):
         write_curves(tmp_path, 0.0, rng)
-        equal += "coincide" in results.curves_sentence(Records(tmp_path), FULL)
+        equal += results.collapse_of_curves(Records(tmp_path), FULL).verdict == COLLAPSES
     assert equal > 6
     write_curves(tmp_path, 0.4, rng)
-    assert "part at" in results.curves_sentence(Records(tmp_path), FULL)
+    made = results.collapse_of_curves(Records(tmp_path), FULL)
+    assert made.verdict == PARTS
+    assert made.sentence in results.curves_sentence(Records(tmp_path), FULL)
 
 
 def test_tiny(tmp_path, capsys):

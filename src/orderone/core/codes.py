@@ -892,7 +892,7 @@ SWEEP: dict[str, str] = {
     ),
     "checkpoint-damaged": (
         "A checkpoint cannot be read, or its checksum is wrong: the disk was full, or the file was"
-        " changed. The last two checkpoints are kept, and the one before it is used. If that is"
+        " changed. The last two checkpoints are kept, and the previous one is used. If that is"
         " damaged too, the training starts again."
     ),
     "state-may-be-lost": (

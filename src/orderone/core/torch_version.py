@@ -37,7 +37,7 @@ def missing_name(name: str, version: str) -> ImportError:
     """Return the error for a private name that this version of torch does not have."""
     return ImportError(
         f"orderone needs {name}, which torch {version} does not have. "
-        f"Tested are torch {tested_range()}. Install one of them: {install_command()}"
+        f"Tested versions are {tested_range()}. Install one of them: {install_command()}"
     )
 
 

@@ -129,8 +129,8 @@ class Collapse:
             return f"{start} coincide within the noise of seeds ({amount})"
         places = ", ".join(f"{low:.0%} to {high:.0%}" for low, high in self.parts_at)
         return (
-            f"{start} part at {places} of the training ({amount}); {self.axis} {self.farthest} is"
-            " farthest from the others"
+            f"{start} differ by more than the noise at {places} of the training ({amount});"
+            f" {self.axis} {self.farthest} is farthest from the others"
         )
 
     def __str__(self) -> str:
@@ -192,8 +192,8 @@ def _check_enough(
     if min(numbers) < 2 or 1 / _distinct(numbers) >= 1 - confidence:
         raise InputError(
             f"collapse: {rule} has {min(numbers)} to {max(numbers)} complete trainings of"
-            f" {len(runs)} {axis}s at this learning rate; with so few, no difference could be told"
-            " from noise. Run 3 seeds or more of 3 sizes, or 4 of 2",
+            f" {len(runs)} {axis}s at this learning rate; so few cannot show a"
+            " difference beyond the noise of seeds. Run 3 seeds or more of 3 sizes, or 4 of 2",
             "needs-more-seeds",
             argument="seed",
         )

@@ -238,14 +238,14 @@ def _unclear_notes(outcomes: Iterable[Outcome]) -> list[str]:
     if not unclear:
         return []
     text = (
-        f"{unclear} trials were trained in stacks whose last step could not be repeated by one"
-        " member alone: the model has state that no attribute shows; pass stacked=False to be sure"
+        f"for {unclear} trials in stacks, one member repeated the last step alone and got another"
+        " result: the model has state outside its attributes; pass stacked=False to be sure"
     )
     return [with_code(text, "last-step-unclear")]
 
 
 def _skipped_notes(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return a note if trials in float16 left out many updates, because gradients overflowed."""
+    """Return a note if trials in float16 skipped many updates, because gradients overflowed."""
     most = 0
     trials = 0
     for outcome in outcomes:
@@ -257,7 +257,7 @@ def _skipped_notes(outcomes: Iterable[Outcome]) -> list[str]:
     if not trials:
         return []
     text = (
-        f"{trials} trials left out up to {most} updates, because gradients overflowed in float16;"
+        f"{trials} trials skipped up to {most} updates, because gradients overflowed in float16;"
         " use precision='bfloat16', or smaller learning rates"
     )
     return [with_code(text, "updates-skipped")]

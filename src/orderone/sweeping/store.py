@@ -263,8 +263,8 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection:
         )
     if path.is_file() and path.stat().st_nlink > 1:
         raise InputError(
-            f"store: {path} has another name (a hard link), under which another process may write"
-            " with a log of its own, which damages the file; pass a copy of it, or remove the other"
+            f"store: {path} is a hard link, so the same file has a second name. A process that"
+            " writes under that name would damage the file; pass a copy of it, or remove the other"
             " name",
             "store-not-usable",
             argument="store",

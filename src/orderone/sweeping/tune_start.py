@@ -71,11 +71,11 @@ class TunedStart:
         worth = f"{self.gain:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
         lines = [f"tuned start at width {self.width}: the loss falls by {worth}"]
         lines += wrapped(
-            f"{self.before:.4g} as it comes (lr {self.lr:.3g}), {self.after:.4g} tuned;"
-            f" {self.points} points, {self.seeds} new seeds"
+            f"loss {self.before:.4g} with the original start (lr {self.lr:.3g}), {self.after:.4g}"
+            f" tuned; {self.points} points, {self.seeds} new seeds"
         )
         if not self.is_worth_it:
-            lines += wrapped("the gain is not certain: keep the start, or search with more seeds")
+            lines += wrapped("the gain is not certain: keep the original start, or use more seeds")
         lines.append(f"  o1.plan(..., {self.code})")
         return "\n".join(lines)
 

@@ -74,8 +74,8 @@ class ResumeCheck:
             return None
         if self.entangled and not self.shared:
             self.later = (
-                "a copy of the model runs functions that use the tensors of the original, such as a"
-                " replaced forward, so that it could not be checked whether a checkpoint holds all"
+                "a copy of the model calls functions that use the tensors of the original, such as"
+                " a replaced forward, so orderone could not check that a checkpoint holds all"
                 " state"
             )
             return None
@@ -195,9 +195,9 @@ def later_text(names: Sequence[str]) -> str | None:
     if not names:
         return None
     return (
-        f"the model keeps state in {' and '.join(names[:3])}, which is not in a checkpoint; it did"
-        " not act in the second update, and may act later; register a buffer for it, or implement"
-        " get_extra_state and set_extra_state"
+        f"the model keeps state in {' and '.join(names[:3])}, which is not in a checkpoint; it had"
+        " no effect on the second update, but may have one later; register a buffer for it, or"
+        " implement get_extra_state and set_extra_state"
     )
 
 
@@ -225,8 +225,8 @@ def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
             module, optimizer, scale = copy.deepcopy((step.module, step.optimizer, step.scale))
     except Exception as error:  # objects of the user may raise anything
         text = (
-            f"checkpoint: the model cannot be copied ({type(error).__name__}: {error}), so that it"
-            " could not be checked whether a checkpoint holds all state; if the model keeps state"
+            f"checkpoint: the model cannot be copied ({type(error).__name__}: {error}), so"
+            " orderone could not check that a checkpoint holds all state; if the model keeps state"
             " outside parameters and buffers, implement get_extra_state and set_extra_state"
         )
         warnings.warn(with_code(text, "state-may-be-lost"), stacklevel=3)

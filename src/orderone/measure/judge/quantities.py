@@ -264,9 +264,9 @@ TABLE: tuple[JudgedQuantity, ...] = (
         STUDY,
         When.START,
         "exact",
-        "the common excess of the gradients of all tensors over those of the rule, if steps follow"
-        " gradients (SGD)",
-        "zero: the loss has no factor that depends on the size",
+        "the factor by which the gradients of all tensors are larger than those of the rule; for"
+        " optimizers whose steps follow gradients (SGD)",
+        "the same factor at every size: the loss has no factor that depends on the size",
         ("rough",),
         SIZES,
     ),

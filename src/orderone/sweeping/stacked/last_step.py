@@ -195,10 +195,10 @@ class LastStep:
         place = left[0].place
         of_tensor = f" of {place.name}" if place.name else ""
         raise NotStackable(
-            f"a member took step {self.step} alone, and the {place.kind}{of_tensor} differs by"
-            f" {left[0].relative:.1g} of its size from that of a model that was built as the first"
-            " member: members hold something different that did not act in the first steps; trained"
-            " one after another",
+            f"with the same tensors, the models that were built for two members disagree at step"
+            f" {self.step}: the {place.kind}{of_tensor} differs by {left[0].relative:.1g} of its"
+            " size. So they differ in something that is not a tensor of the model, and that had no"
+            " effect on the first steps; trained one after another",
             "stack-deviates",
         )
 

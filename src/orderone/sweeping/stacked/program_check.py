@@ -70,7 +70,7 @@ class ProgramCheck:
             return found.losses
         apart = float(_relative(expected.losses, found.losses).max())
         self.failure = (
-            "its first steps are not those of the stack itself (losses differ by up to"
+            "its first steps differ from those of the uncompiled stack (losses by up to"
             f" {apart:.1g} of their size)"
         )
         self.stack.load(before)

@@ -70,7 +70,7 @@ def save(training: "StackedTraining") -> None:
         training.lost = f"get_extra_state of a module returns {unsaved_part(extra)}"
     if training.lost is not None:
         if not training.job.warned(training.lost):
-            text = f"a running stack has no checkpoint, because {training.lost}; it continues"
+            text = f"a running stack has no checkpoint, because {training.lost}; training goes on"
             warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=2)
         return
     state = training.stack.state()

@@ -222,9 +222,9 @@ def _must_be_equal(job: Job, batch: Batch, stacked: Batch, member: int, number: 
             same = same and isinstance(y, Tensor) and _same_values(x, y[member])
     if not same:
         raise NotStackable(
-            f"data: batch {number} was another one when it was read a second time, so that members"
-            " of a stack would not see the data of their stand-alone runs; let it depend on the"
-            " step and the seed only",
+            f"data: batch {number} had other values when it was read a second time, so members of a"
+            " stack would get other data than stand-alone runs; make it depend only on the step and"
+            " the seed",
             "data-not-repeatable",
             argument="data",
         )
@@ -275,9 +275,9 @@ class _Verification:
         for name, text in global_texts(alone.step_of(0).module).items():
             if before.get(name) != text:
                 raise NotStackable(
-                    f"{name} changes in every forward pass, and is no parameter or buffer: all"
-                    " models of the process share it, or a stack has no copy of it for each member;"
-                    " trained one after another",
+                    f"{name} changes in every forward pass, and is neither a parameter nor a"
+                    " buffer, so a stack has no copy of it for each member; trained one after"
+                    " another",
                     "not-repeatable",
                 )
 
@@ -290,7 +290,7 @@ class _Verification:
             return proof_of(found, f"within {ROUNDING:g} units of rounding")
         left = self._beyond_nudges(self.job, found)
         if not left:
-            return proof_of(found, "as near as a run that rounds otherwise")
+            return proof_of(found, "as near as a run with other rounding")
         near = all(x.relative <= KINKS for x in left)
         if near and self.job.precision != "float64" and self._left_in("float64") == []:
             return proof_of(found, "equal in double precision")

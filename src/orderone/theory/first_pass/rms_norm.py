@@ -43,7 +43,7 @@ def rms_norm_backward(u: ArrayLike, gradient: ArrayLike, eps: Number = 0.0) -> n
     square = np.mean(vectors**2, axis=-1, keepdims=True) + eps
     if not (square > 0).all():
         raise InputError(
-            "u: expected vectors that are not 0, which has no direction; or pass eps above 0",
+            "u: expected vectors other than 0; pass eps above 0 to allow a vector of zeros",
             "zero-variance",
             argument="u",
         )

@@ -63,7 +63,7 @@ LARGEST = 10**15  # bound of depth and width
 LARGEST_LOG_V = 300.0  # networks with larger V are not sampled
 FEWEST = 20  # smallest number of networks that estimates a law
 ROUGH = (
-    "the numbers are those of a limit, from which shallow or narrow networks are far;"
+    "the numbers hold for large width and depth; shallow or narrow networks differ from them;"
     " sample_network is exact"
 )
 ROUNDING = 2e-16
@@ -162,8 +162,8 @@ def _sampled_law(
             norms, correlations = sampled_wide(phi, n, d, rho)
     if norms.size < FEWEST or not np.isfinite([norms, correlations]).all():
         raise InputError(
-            f"depth: expected networks with finite activations other than 0; after {d} layers of"
-            f" {kind} activations are 0 or overflow",
+            f"depth: after {d} layers of {kind} activations are 0 or overflow; use fewer layers, or"
+            " another activation",
             "dead-network",
             argument="depth",
         )

@@ -25,8 +25,8 @@ def stacking_failure() -> str | None:
             return None
         failure = f"losses differ by {deviation:.1g} from those of stand-alone runs"
     return (
-        f"torch {torch.__version__} cannot train models in one program ({failure}). Tested are "
-        f"torch {tested_range()}: {install_command()}"
+        f"torch {torch.__version__} cannot train models in one program ({failure}). Tested"
+        f" versions are {tested_range()}; install one of them: {install_command()}"
     )
 
 

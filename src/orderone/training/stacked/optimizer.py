@@ -188,8 +188,8 @@ def _by_name(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict[str, Mem
     for part in parts.values():
         if changes_step(part):
             raise NotStackable(
-                f"{class_name(type(part))}: its instance has hooks or a step of its own, which a"
-                " stack would not run",
+                f"{class_name(type(part))}: this optimizer has hooks or a replaced step method,"
+                " which a stack would not call",
                 "optimizer-not-stackable",
             )
         for group in part.param_groups:
