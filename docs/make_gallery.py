@@ -70,7 +70,46 @@ and 200,000 updates are
 PAGE = """\
 For those who read the paper, or use its formulas. After this page you know which of its claims \
 hold on the networks that we
-trained, with the measurements. [All papers, and how to repeat this](index.md)."""
+trained, with the measurements. [All papers, and how to repeat this](index.md).
+
+{symbols}"""
+SYMBOLS = {
+    "S0": """\
+**Symbols.** n is the width. A tensor has the multiplier n^-a, the initial standard deviation \
+n^-b and the learning rate n^-c.
+SP, NTK, muP and MF are four choices of these exponents. h is an activation, a prime marks a \
+gradient, and Δ the change in one
+step. ω, α and u are the alignments of W Δh, ΔW h and ΔW Δh: 1/2 if the terms of the product have \
+independent signs, 1 if the
+signs are equal ([exponents](../exponents.md)).""",
+    "S1": """\
+**Symbols.** N is the width, L the number of layers, and l a layer. σ_w² and σ_b² are the \
+variances of weights (times the fan-in)
+and of biases. ρ is the *keep* rate, 1 minus the dropout rate. q is the length (mean square) of a \
+signal, and c the correlation of
+the signals of two inputs a and b; q\\* and c\\* are their limits in deep networks. g_aa is the \
+mean squared gradient of a layer's
+weights for one input, and g_ab the mean product of the gradients for two inputs. Per layer, \
+squared gradients change by the
+factor χ₁, and c approaches c\\* by the factor χ₂; ξ₁ and ξ₂ are the depth scales 1/|ln χ|. m and \
+V are mean and variance over
+networks ([mean field theory](../meanfield.md)).""",
+    "S2": """\
+**Symbols.** n is the width and H the number of heads. G is the kernel of the residual stream, \
+and Theta the tangent kernel. C and
+Λ are constants of the initial variance and of the learning rate of each group of weights. The \
+four strategies (standard,
+neural-tangent, hybrid, maximal-update) are choices of initial sizes and learning rates. lr\\* and \
+wd\\* are the best learning rate
+and weight decay of a search ([kernels of Transformers](../transformer.md)).""",
+    "S3": """\
+**Symbols.** n is the width, d the depth, l a layer, and t = l/n the time of a limit. V is the \
+covariance of the inputs in a layer, and
+ρ the correlation of two inputs. A *shaped* activation comes closer to the identity as the network \
+grows, at the rate n^-p. SDE and
+ODE are the stochastic and the ordinary differential equation that a network tends to ([depth \
+limits](../limits.md)).""",
+}
 COLOURS = 128  # per picture: lines and dots need no more
 WIDTH = 860
 
@@ -90,7 +129,9 @@ def pages(results: dict[str, list[Reproduced]]) -> dict[str, str]:
     for paper, reproduced in results.items():
         body = "\n\n".join(map(section, reproduced))
         title = f"# {paper}: {PAPERS[paper]}"
-        texts[f"{paper.lower()}.md"] = f"{title}\n\n{PAGE}\n\n{body}\n"
+        texts[f"{paper.lower()}.md"] = (
+            f"{title}\n\n{PAGE.format(symbols=SYMBOLS[paper])}\n\n{body}\n"
+        )
     return texts
 
 
@@ -110,7 +151,8 @@ def section(r: Reproduced) -> str:
         f" As corrected, it **{r.corrected}**." if (r.corrected or "").startswith("holds") else ""
     )
     lines = [f"## {e.name}", "", f"**{e.title}.** {e.claim}", ""]
-    lines += [f"The paper's claim ({e.place}): **{r.verdict}**.{corrected} {e.method}", ""]
+    lines += [f"The paper's claim ({e.place}): **{r.verdict}**.{corrected}", ""]
+    lines += [f"How it was tested: {e.method}", ""]
     for name, p in pictures(r):
         lines += [
             f"*{cell(p.title)}*" + (f": {cell(p.caption)}" if p.caption else ""),

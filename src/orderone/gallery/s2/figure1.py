@@ -73,7 +73,7 @@ def _finding(strategy: str, tried: Frame) -> Finding:
         closest = min(margins, key=lambda margin: margin.mean)
         numbers += f"; with new seeds, the closest is lower by {closest}"
     else:
-        numbers += "; one seed, with which the search was made"
+        numbers += "; one seed, that of the search"
     holds = None
     if not isnan(best) and not missing:
         if ties >= PLATEAU or any(margin.positive is False for margin in margins):
@@ -141,9 +141,9 @@ EXPERIMENT = Experiment(
         " neighbours on a grid of factors 2."
     ),
     method=(
-        "A line of learning rates at fixed lr wd, then the neighbours of the best pair until all of"
-        " them are worse; highest validation accuracy during training. New seeds at the best pair"
-        " and its neighbours judge, with 95 % intervals. Scale small: 1,618"
+        "A line of learning rates at a fixed product lr x wd, then the neighbours of the best"
+        " pair until all of them are worse; highest validation accuracy during training. New seeds"
+        " of the best pair and its neighbours decide, with 95 % intervals. Scale small: 1,618"
         " digits of 8 x 8, label smoothing only; gpu: 10,000 images of CIFAR-10 with the paper's"
         " augmentation; paper: ImageNet, ViT-B/16, 300 epochs."
     ),

@@ -137,7 +137,7 @@ EXPERIMENT = Experiment(
     claim=(
         "Neural-tangent is better than standard; hybrid is the best and maximal-update the worst of"
         " the four. All three have fewer spikes than standard. The optima of neural-tangent and"
-        " standard have the same effective learning rate and the same lr wd."
+        " standard have the same effective learning rate and the same product lr x wd."
     ),
     method=(
         "The search of Figure 1, then new seeds at the optimum of each strategy. Differences of"

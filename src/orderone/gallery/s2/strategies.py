@@ -168,9 +168,7 @@ def _tables(frame: Frame) -> Iterator[Finding]:
         numbers = f"{same.sum()} of {len(same)} entries agree, over {rows.n.nunique()} widths"
         if wrong:
             numbers += f"; not {wrong}"
-        claim = (
-            f"{task}, {strategy}: initial deviations and learning rates are as predicted without M"
-        )
+        claim = f"{task}, {strategy}: initial sizes and learning rates are as predicted without M"
         yield Finding(claim, bool(same.all()), numbers)
 
 
@@ -196,11 +194,11 @@ def _variance(text: Frame) -> Iterator[Finding]:
     row = text.loc["C_WE of BART"]
     std = float(text.loc["standard deviation of its words"].printed)
     numbers = (
-        f"a deviation of {std:g} is C = {row.ours:.3g}, and C = {row.printed:g} a deviation of"
-        f" {row.printed**0.5:.3g}"
+        f"a standard deviation of {std:g} is C = {row.ours:.3g}, and C = {row.printed:g} is one"
+        f" of {row.printed**0.5:.3g}"
     )
     yield Finding(
-        "BART's C_PE = C_WE = .02 is a deviation of .02",
+        "BART's C_PE = C_WE = .02 is a standard deviation of .02",
         bool(np.isclose(row.ours, row.printed)),
         numbers,
     )
@@ -260,8 +258,8 @@ EXPERIMENT = Experiment(
     title="Four scaling strategies, group by group",
     place="sections II.1.C, II.1.D, II.2.C and II.2.D",
     claim=(
-        "The tables of initial deviations and relative learning rates that the experiments use"
-        " follow from the theory."
+        "The tables of initial standard deviations and relative learning rates that the"
+        " experiments use follow from the theory."
     ),
     method=(
         "The printed powers of n_in, n and n_out, compared with theory.lr_factors and"
