@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from orderone.cli import show
 from orderone.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, NEGATIVE, OK
@@ -16,6 +16,7 @@ from orderone.cli.files import check_files, check_records, wrote
 from orderone.cli.help import Help
 from orderone.cli.settings import read_rules, read_setting, read_start
 from orderone.cli.subject import (
+    AxisSizes,
     Subject,
     axis_of_model,
     axis_of_training,
@@ -147,7 +148,6 @@ def check(
     check_records(save)
     check_files(files)
     first = count(first_seed, "first-seed", least=0)
-    shape = {"batch": batch, "length": length}
     axis = read_axis(
         batch_sizes=batch_sizes,
         tokens=tokens,
@@ -158,10 +158,7 @@ def check(
     if axis is None or not axis.is_of_training:
         refuse_unused("sizes of a model", horizon=horizon)
     number = count(threads, "threads")
-    if data is not None and batches is not None:
-        message = "--data and --batches mean the same; remove one of them"
-        raise InputError(message, "given-twice", argument="batches")
-    batches = data or batches
+    data_name = _data_name(data, batches)
     if builder:
         refuse_unused("--builder", model=model, length=length)
     options: dict[str, Any] = {
@@ -174,25 +171,32 @@ def check(
         "steps": steps,
         "precision": precision,
         "seeds": range(first, first + count(seeds, "seeds")),
-        **read_rules(
-            horizon=horizon,
-            expert_rule=expert_rule,
-            rank_rule=rank_rule,
-            repetition_rule=repetition_rule,
-        ),
     }
+    rule_options = {"expert_rule": expert_rule, "rank_rule": rank_rule}
+    options |= read_rules(horizon=horizon, repetition_rule=repetition_rule, **rule_options)
     if decay is not None:
         options["decay"] = decay
+    if builder:
+        options["batch_size"] = batch
+    shape = {"batch": batch, "length": length}
     with explained(), show.threads(number):
-        if axis is not None and axis.is_of_training:
-            subject = axis_of_training(axis, model, builder, widths, depths, batches, first, shape)
-        elif axis is not None:
-            subject = axis_of_model(axis, builder, widths, depths, batches)
-        else:
-            subject = _sizes_of_model(model, builder, widths, depths, batches, first, shape)
-        if builder:
-            options["batch_size"] = batch
+        subject = _subject(axis, model, builder, widths, depths, data_name, first, shape)
         result = run(subject, quiet=json, **options)
+    _finish(result, subject, files, json)
+
+
+def _data_name(data: str | None, batches: str | None) -> str | None:
+    """Return the value of --data or --batches, which mean the same."""
+    if data is not None and batches is not None:
+        message = "--data and --batches mean the same; remove one of them"
+        raise InputError(message, "given-twice", argument="batches")
+    return data or batches
+
+
+def _finish(
+    result: "Check", subject: Subject, files: dict[str, str | None], json: bool
+) -> NoReturn:
+    """Print and write the result, and exit with its verdict."""
     result = replace(result, provenance={**result.provenance, "model": subject.name})
     _show(result, subject.about, json)
     _write(result, subject.name, files)
@@ -200,6 +204,24 @@ def check(
     if result.interrupted:
         sys.exit(INTERRUPTED)
     sys.exit(STATUS[result.verdict])
+
+
+def _subject(
+    axis: AxisSizes | None,
+    model: str | None,
+    builder: str | None,
+    widths: str | None,
+    depths: str | None,
+    batches: str | None,
+    seed: int,
+    shape: dict[str, int | None],
+) -> Subject:
+    """Return the models to compare, with their batches."""
+    if axis is None:
+        return _sizes_of_model(model, builder, widths, depths, batches, seed, shape)
+    if axis.is_of_training:
+        return axis_of_training(axis, model, builder, widths, depths, batches, seed, shape)
+    return axis_of_model(axis, builder, widths, depths, batches)
 
 
 def _sizes_of_model(

@@ -19,6 +19,7 @@ from orderone.core.named_code import load
 if TYPE_CHECKING:
     from torch import nn
 
+    from orderone.planning import Plan
     from orderone.sweeping.built_optimizer import BuiltOptimizer
     from orderone.sweeping.job import Built
 
@@ -127,16 +128,10 @@ def plan(
         save: Write the plan to this file.
         json: Print JSON instead of a table.
     """
-    from orderone.planning import plan as make_plan
     from orderone.planning.file import as_record
 
     check_files({"save": save})
-    if (hf_config is None) == (builder is None):
-        raise InputError(
-            "the model: expected --hf-config config.json or --builder package.module:function",
-            "needs-another-option",
-            argument="builder",
-        )
+    _require_one_model(hf_config, builder)
     options: dict[str, Any] = {
         "rule": rule,
         "optimizer": optimizer,
@@ -165,12 +160,7 @@ def plan(
         options["optimizer"] = optimizer or "adamw"
     else:
         model, found_base = _built_models(builder, size, base, data, options)
-    try:
-        made = make_plan(model, base=found_base, **options)
-    except InputError as error:
-        if error.code == "needs-base" and found_base is None:
-            raise _no_base(rule, builder) from error
-        raise
+    made = _made(model, found_base, options, builder)
     if save is not None:
         made.save(save)
         wrote(save)
@@ -178,6 +168,27 @@ def plan(
         show.print_json(as_record(made))
     else:
         print(made)
+
+
+def _require_one_model(hf_config: str | None, builder: str | None) -> None:
+    if (hf_config is None) == (builder is None):
+        raise InputError(
+            "the model: expected --hf-config config.json or --builder package.module:function",
+            "needs-another-option",
+            argument="builder",
+        )
+
+
+def _made(model: "nn.Module", base: Any, options: dict[str, Any], builder: str | None) -> "Plan":
+    """Make the plan; an error about a missing base names options of the command line."""
+    from orderone.planning import plan as make_plan
+
+    try:
+        return make_plan(model, base=base, **options)
+    except InputError as error:
+        if error.code == "needs-base" and base is None:
+            raise _no_base(options["rule"], builder) from error
+        raise
 
 
 def _no_base(rule: str, builder: str | None) -> InputError:

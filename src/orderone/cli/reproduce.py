@@ -70,41 +70,30 @@ def reproduce(
             "expected a name, --all or --list; got more than one of them", argument="name"
         )
     if name is None and not every:
-        refuse_unused(
-            "a list of the experiments",
-            "add the name of an experiment, or --all",
-            scale=scale,
-            out=out,
-            seeds=seeds,
-            again=again,
-            html=html,
-        )
+        unused = {"scale": scale, "out": out, "seeds": seeds, "again": again, "html": html}
+        remedy = "add the name of an experiment, or --all"
+        refuse_unused("a list of the experiments", remedy, **unused)
         _list(EXPERIMENTS.values(), json)
         return
-    if scale is None:
-        scale = SCALES[0]
-    scale = one_of(scale, SCALES, "scale")
-    if out is None:
-        out = FOLDER
-    if every:
-        chosen = list(EXPERIMENTS.values())
-    else:
+    scale = one_of(SCALES[0] if scale is None else scale, SCALES, "scale")
+    folder = FOLDER if out is None else out
+    chosen = list(EXPERIMENTS.values())
+    if not every:
         chosen = [EXPERIMENTS[one_of(name, EXPERIMENTS, "experiment")]]
     check_files({"html": html})
-    check_folder(out, "out")
+    check_folder(folder, "out")
     if seeds is not None:
         seeds = count(seeds, "seeds")
     if every:
-        done = _run_all(chosen, scale, Path(out), again, seeds)
+        done = _run_all(chosen, scale, Path(folder), again, seeds)
     else:
-        done = [_run_single(chosen[0], scale, Path(out), again, seeds)]
-    if json:
-        if every:
-            show.print_json([_record(entry) for entry in done])
-        else:
-            show.print_json(_record(done[0]))
-    else:
+        done = [_run_single(chosen[0], scale, Path(folder), again, seeds)]
+    if not json:
         _show(done)
+    elif every:
+        show.print_json([_record(entry) for entry in done])
+    else:
+        show.print_json(_record(done[0]))
     if html is not None and done:
         from orderone.report import write_gallery
 

@@ -2,7 +2,8 @@
 
 import json as json_format
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import tyro
 
@@ -201,30 +202,11 @@ def sweep(
         json: Print JSON instead of tables.
     """
     from orderone.cli.tasks import DataOptions
-    from orderone.sweeping.result import ClusterLost, Interrupted
 
-    check_files({"html": html, "png": png})
-    axes: dict[str, Any] = {"lr": read_values(lr, "lr"), "seed": _seeds(first_seed, seeds)}
-    if weight_decay is not None:
-        axes["weight_decay"] = [weight_decay]
-    for name, values in read_axes(space).items():
-        if name in axes:
-            raise InputError(
-                f"space: {name} has an option of its own; use --{name.replace('_', '-')}",
-                argument="space",
-            )
-        axes[name] = values
-    sizes = {"widths": read_range(widths, "widths")}
-    if depths:
-        sizes["depths"] = read_range(depths, "depths")
-    if all(len(values) == 1 for values in sizes.values()):
-        refuse_unused(
-            "a sweep of one size",
-            "use several --widths or --depths",
-            target=target,
-            html=html,
-            png=png,
-        )
+    files = {"html": html, "png": png}
+    check_files(files)
+    axes = _axes(space, lr, _seeds(first_seed, seeds), weight_decay)
+    sizes = _sizes(widths, depths, target=target, **files)
     options: dict[str, Any] = {
         "rule": rules.split(","),
         "optimizer": optimizer,
@@ -246,54 +228,94 @@ def sweep(
         "verify": None if verify else False,
         "progress": not json,
     }
-    if depth:
-        options["depth"] = depth
-    if decay is not None:
-        options["decay"] = decay
+    options |= _optional_settings(depth, decay, init)
     options |= read_rules(
         expert_rule=expert_rule, rank_rule=rank_rule, repetition_rule=repetition_rule
     )
+    data_options = DataOptions(source, tokenizer, root, size, batch, length)
+    call = Call(task, model, data_options, builder, data, axes, sizes, options, threads, json)
+    if tune is None:
+        _study(call, target, files)
+    one_of(tune, ("start",), "tune")
+    refuse_unused("--tune", target=target, pruner=pruner, **files)
+    _tune(call)
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call:
+    """The options of one command: the model with its data, what to vary, and how to train."""
+
+    task: str | None
+    model: str | None
+    data_options: "DataOptions"
+    builder: str | None
+    data: str | None
+    axes: dict[str, Any]
+    sizes: dict[str, list[int]]
+    options: dict[str, Any]
+    threads: int
+    json: bool
+
+    def setting(self) -> "Setting":
+        """Return the function that builds the models, and their data."""
+        from orderone.cli.tasks import TASK, read_task, user_task
+
+        if self.builder:
+            return user_task(self.builder, self.data, self.data_options, self.task, self.model)
+        remedy = "use --task, or add --builder"
+        refuse_unused("a sweep without --builder", remedy, data=self.data)
+        task = TASK if self.task is None else self.task
+        setting = read_task(task, self.model, self.data_options, self.options["device"])
+        indivisible = [width for width in self.sizes["widths"] if width % setting.multiple]
+        if indivisible:
+            raise InputError(
+                f"widths: expected multiples of {setting.multiple}, the head size;"
+                f" got {indivisible[0]}",
+                argument="widths",
+            )
+        return setting
+
+
+def _axes(
+    space: tuple[str, ...], lr: str, seeds: range, weight_decay: float | None
+) -> dict[str, Any]:
+    """Return the values of every setting that varies between trials."""
+    axes: dict[str, Any] = {"lr": read_values(lr, "lr"), "seed": seeds}
+    if weight_decay is not None:
+        axes["weight_decay"] = [weight_decay]
+    for name, values in read_axes(space).items():
+        if name in axes:
+            raise InputError(
+                f"space: {name} has an option of its own; use --{name.replace('_', '-')}",
+                argument="space",
+            )
+        axes[name] = values
+    return axes
+
+
+def _sizes(widths: str, depths: str | None, **output: object) -> dict[str, list[int]]:
+    """Return widths and depths; refuse the output of a transfer study if there is only one size."""
+    sizes = {"widths": read_range(widths, "widths")}
+    if depths:
+        sizes["depths"] = read_range(depths, "depths")
+    if all(len(values) == 1 for values in sizes.values()):
+        refuse_unused("a sweep of one size", "use several --widths or --depths", **output)
+    return sizes
+
+
+def _optional_settings(depth: str | None, decay: str | None, init: str | None) -> dict[str, Any]:
+    """Return those that were passed; the sweep has its own defaults for the others."""
+    chosen: dict[str, Any] = {}
+    if depth:
+        chosen["depth"] = depth
+    if decay is not None:
+        chosen["decay"] = decay
     if init is not None:
-        options["init"] = read_start(init)
-    if tune is not None:
-        one_of(tune, ("start",), "tune")
-        refuse_unused("--tune", target=target, html=html, png=png, pruner=pruner)
-        with explained(), show.threads(count(threads, "threads")):
-            data_options = DataOptions(source, tokenizer, root, size, batch, length)
-            setting = _setting(task, model, data_options, builder, data, device, sizes["widths"])
-            _tune(setting, axes, sizes, options, json)
-        sys.exit(OK)
-    try:
-        with explained(), show.threads(count(threads, "threads")):
-            data_options = DataOptions(source, tokenizer, root, size, batch, length)
-            setting = _setting(task, model, data_options, builder, data, device, sizes["widths"])
-            result = _run(setting, axes, sizes, options)
-    except Interrupted as interrupted:
-        show_sweep(interrupted.sweep, None, None, json)
-        message = interrupted.args[0].replace("the same call", "the same command")
-        print(f"orderone: {message}", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-    except ClusterLost as lost:
-        show_sweep(lost.sweep, None, None, json)
-        message = lost.args[0].replace("the same call", "the same command")
-        print(f"orderone: {message}", file=sys.stderr)
-        sys.exit(INCONCLUSIVE)
-    _all_failed(result)
-    study = None
-    if any(len(values) > 1 for values in sizes.values()):
-        study = result.transfer()
-    settings = None
-    if target is not None and study is not None:
-        settings = settings_for(study, target)
-    show_sweep(result, study, settings, json)
-    target_settings = None
-    if not isinstance(settings, str):  # otherwise it says why there are none
-        target_settings = settings
-    _write(study, target_settings, setting.name, {"html": html, "png": png})
-    sys.stdout.flush()
-    if study is None:
-        sys.exit(OK)
-    sys.exit(STATUS.get(study.verdict, INCONCLUSIVE))
+        chosen["init"] = read_start(init)
+    return chosen
 
 
 def _seeds(first: int, number: int) -> range:
@@ -301,80 +323,97 @@ def _seeds(first: int, number: int) -> range:
     return range(start, start + count(number, "seeds"))
 
 
-def _setting(
-    task: str | None,
-    model: str | None,
-    data_options: "DataOptions",
-    builder: str | None,
-    data: str | None,
-    device: str | None,
-    widths: list[int],
-) -> "Setting":
-    from orderone.cli.tasks import TASK, read_task, user_task
-
-    if builder:
-        return user_task(builder, data, data_options, task, model)
-    refuse_unused("a sweep without --builder", "use --task, or add --builder", data=data)
-    if task is None:
-        task = TASK
-    setting = read_task(task, model, data_options, device)
-    indivisible = [width for width in widths if width % setting.multiple]
-    if indivisible:
-        raise InputError(
-            f"widths: expected multiples of {setting.multiple}, the head size;"
-            f" got {indivisible[0]}",
-            argument="widths",
-        )
-    return setting
+# --- training -------------------------------------------------------------------------------------
 
 
-def _run(
-    setting: "Setting", space: dict[str, Any], sizes: dict[str, Any], options: dict[str, Any]
-) -> "Sweep":
+def _study(call: Call, target: int | None, files: dict[str, str | None]) -> NoReturn:
+    """Train all models, print and write the results, and exit with the verdict."""
+    setting, result = _trained(call)
+    _all_failed(result)
+    study = None
+    if any(len(values) > 1 for values in call.sizes.values()):
+        study = result.transfer()
+    settings = None
+    if target is not None and study is not None:
+        settings = settings_for(study, target)
+    show_sweep(result, study, settings, call.json)
+    target_settings = None
+    if not isinstance(settings, str):  # otherwise it says why there are none
+        target_settings = settings
+    _write(study, target_settings, setting.name, files)
+    sys.stdout.flush()
+    if study is None:
+        sys.exit(OK)
+    sys.exit(STATUS.get(study.verdict, INCONCLUSIVE))
+
+
+def _trained(call: Call) -> tuple["Setting", "Sweep"]:
+    """Run the sweep; print the finished trials and exit if it was interrupted."""
+    from orderone.sweeping.result import ClusterLost, Interrupted
     from orderone.sweeping.sweep import sweep as run
 
-    return run(setting.build, space, data=setting.data, batch_size=setting.size, **sizes, **options)
+    try:
+        with explained(), show.threads(count(call.threads, "threads")):
+            setting = call.setting()
+            result = run(
+                setting.build,
+                call.axes,
+                data=setting.data,
+                batch_size=setting.size,
+                **call.sizes,
+                **call.options,
+            )
+    except (Interrupted, ClusterLost) as stopped:
+        show_sweep(stopped.sweep, None, None, call.json)
+        message = stopped.args[0].replace("the same call", "the same command")
+        print(f"orderone: {message}", file=sys.stderr)
+        sys.exit(INTERRUPTED if isinstance(stopped, Interrupted) else INCONCLUSIVE)
+    return setting, result
 
 
-def _tune(
-    setting: "Setting",
-    axes: dict[str, Any],
-    sizes: dict[str, Any],
-    options: dict[str, Any],
-    json: bool,
-) -> None:
-    """Search the constants of the start at the smallest width, and print what they are worth."""
-    from dataclasses import asdict
-
+def _tune(call: Call) -> NoReturn:
+    """Search the constants of the start at the smallest width, print their effect, and exit."""
     from orderone.sweeping.tune_start import TRIALS, tune_start
 
-    for name in axes:
+    with explained(), show.threads(count(call.threads, "threads")):
+        setting = call.setting()
+        chosen = _tune_options(call)
+        result = tune_start(
+            setting.build,
+            width=min(call.sizes["widths"]),
+            rates=call.axes["lr"],
+            seeds=call.axes["seed"],
+            trials=call.options["trials"] or TRIALS,
+            data=setting.data,
+            batch_size=setting.size,
+            **chosen,
+        )
+        if call.json:
+            show.print_json({**asdict(result), "code": result.code})
+        else:
+            show.console().print(show.coloured(str(result)), soft_wrap=True)
+    sys.exit(OK)
+
+
+def _tune_options(call: Call) -> dict[str, Any]:
+    """Return the options of `tune_start`; raise an InputError for options that it does not have."""
+    for name in call.axes:
         if name not in ("lr", "seed", "weight_decay"):
             raise InputError(
                 f"space: --tune start chooses the settings that it searches; leave out {name}",
                 argument="space",
             )
-    if len(options["rule"]) > 1 or len(sizes.get("depths", [0])) > 1:
+    if len(call.options["rule"]) > 1 or len(call.sizes.get("depths", [0])) > 1:
         raise InputError("tune: expected one rule and one depth", argument="tune")
-    chosen = {name: value for name, value in options.items() if name not in ("sampler", "trials")}
-    if "weight_decay" in axes:
-        chosen["weight_decay"] = axes["weight_decay"][0]
-    if "depths" in sizes:
-        chosen["depths"] = sizes["depths"]
-    result = tune_start(
-        setting.build,
-        width=min(sizes["widths"]),
-        rates=axes["lr"],
-        seeds=axes["seed"],
-        trials=options["trials"] or TRIALS,
-        data=setting.data,
-        batch_size=setting.size,
-        **chosen,
-    )
-    if json:
-        show.print_json({**asdict(result), "code": result.code})
-    else:
-        show.console().print(show.coloured(str(result)), soft_wrap=True)
+    chosen = {}
+    for name, value in call.options.items():
+        if name not in ("sampler", "trials"):
+            chosen[name] = value
+    if "weight_decay" in call.axes:
+        chosen["weight_decay"] = call.axes["weight_decay"][0]
+    if "depths" in call.sizes:
+        chosen["depths"] = call.sizes["depths"]
+    return chosen
 
 
 def _all_failed(result: "Sweep") -> None:

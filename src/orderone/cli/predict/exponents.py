@@ -81,19 +81,9 @@ def exponents(
             "c_readout = 0". May be repeated.
         json: Print JSON instead of tables.
     """
-    attention = None
-    if heads is None:
-        refuse_unused(
-            "a network without attention", "add --heads", score_power=score_power, qk_norm=qk_norm
-        )
-    else:
-        growth = HEADS[one_of(heads, HEADS, "heads")]
-        attention = Attention(power=score_power or "1/2", growth=growth, qk_norm=qk_norm)
+    attention = _attention(heads, score_power, qk_norm)
     network = {"depth": depth, "norm": norm, "tied": tied}
-    if alignment is None:
-        align = _alignment(rules.assumed_alignment(rule))
-    else:
-        align = _alignment(alignment)
+    align = _alignment(rules.assumed_alignment(rule) if alignment is None else alignment)
     chosen_for = align
     if rates is not None:
         chosen_for = _alignment(rates)
@@ -131,6 +121,15 @@ def exponents(
         show.print_json(prediction.record())
     else:
         prediction.show()
+
+
+def _attention(heads: str | None, score_power: str | None, qk_norm: bool) -> Attention | None:
+    if heads is None:
+        whose = "a network without attention"
+        refuse_unused(whose, "add --heads", score_power=score_power, qk_norm=qk_norm)
+        return None
+    growth = HEADS[one_of(heads, HEADS, "heads")]
+    return Attention(power=score_power or "1/2", growth=growth, qk_norm=qk_norm)
 
 
 @dataclass(frozen=True)
