@@ -17,7 +17,7 @@ from orderone.cli.main import main
 from orderone.cli.settings import read_axes, read_setting, read_values
 from orderone.cli.sweep import sweep
 from orderone.cli.tasks import patch_of
-from orderone.sweeping.result import Sweep
+from orderone.sweeping.result import ClusterLost, Sweep
 
 MINE = """
 import pathlib
@@ -264,6 +264,20 @@ def test_ctrl_c_ends_with_130_and_says_how_to_continue(command):
 
 
 @pytest.mark.slow
+def test_a_lost_cluster_is_inconclusive_and_prints_what_finished(command, monkeypatch):
+    module = sys.modules["orderone.sweeping.sweep"]
+    run = module.sweep
+
+    def lost(*arguments, **options):
+        raise ClusterLost("the cluster has not answered for 60 s", run(*arguments, **options))
+
+    monkeypatch.setattr(module, "sweep", lost)
+    status, out, err = command(*OWN, "--lr", "1e-2", "--seeds", "1")
+    assert status == 3
+    assert "2 trials" in out
+    assert "runs.db" in err
+
+
 def test_a_process_can_be_interrupted(command, tmp_path, start):
     call = (
         "--builder",

@@ -296,14 +296,14 @@ def _write(result: "Check", name: str, files: dict[str, str | None]) -> None:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(*handled: type[Exception]) -> Iterator[None]:
     """Turn errors of any type into an InputError, printed in one line.
 
-    The exit code must not be 1, which means FAIL.
+    The exit code must not be 1, which means FAIL. The caller handles errors of the types `handled`.
     """
     try:
         yield
-    except ValueError:
+    except (ValueError, *handled):
         raise
     except SystemExit as error:  # the user's model called exit; its status is not a verdict
         message = f"the model called exit (status {error.code})"

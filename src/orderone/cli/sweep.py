@@ -353,7 +353,7 @@ def _trained(call: Call) -> tuple["Setting", "Sweep"]:
     from orderone.sweeping.sweep import sweep as run
 
     try:
-        with explained(), show.threads(count(call.threads, "threads")):
+        with explained(ClusterLost), show.threads(count(call.threads, "threads")):
             setting = call.setting()
             result = run(
                 setting.build,
