@@ -33,7 +33,7 @@ def keep_rate(xp: ModuleType, array: Array, name: str = "keep") -> Array:
 
 def variance(xp: ModuleType, array: Array, name: str) -> Array:
     """Return the array if every number can be a variance."""
-    return at_least(xp, array, 0, name, "give a variance, not a standard deviation")
+    return at_least(xp, array, 0, name, "pass a variance, not a standard deviation")
 
 
 def _all(

@@ -89,7 +89,7 @@ def _check_covariance(V: np.ndarray, name: str) -> None:
     if np.any(np.abs(V / 2 - transposed / 2) > tolerance * (size / 2)):
         raise InputError(
             f"{name}: expected a symmetric matrix, got one that differs from its transpose by "
-            f"{np.abs(V - transposed).max():.3g}; if that is rounding, give (V + V.T) / 2",
+            f"{np.abs(V - transposed).max():.3g}; if that is rounding, pass (V + V.T) / 2",
             "not-a-covariance",
             argument=name,
         )

@@ -32,7 +32,7 @@ def from_layers(
     `eval()` switches dropout off.
     """
     net = instance(
-        net, kernels.Layer, "net", "give kernels.Sequential(...) or another layer of theory.kernels"
+        net, kernels.Layer, "net", "pass kernels.Sequential(...) or another layer of theory.kernels"
     )
     width = count(width, "width")
     if outputs is None:

@@ -94,7 +94,7 @@ class ShapedActivation(nn.Module):
         super().__init__()
         if not callable(phi):
             raise InputError(
-                f"phi: expected a function or module of tensors, got {phi!r}; give torch.tanh",
+                f"phi: expected a function or module of tensors, got {phi!r}; pass torch.tanh",
                 argument="phi",
             )
         self.phi = phi

@@ -163,7 +163,7 @@ def shape_activations(
     cannot be replaced. Raise an InputError if there is nothing to replace, or an activation that
     has no shaped form (PReLU, Softshrink, ...).
     """
-    instance(model, nn.Module, "model", "give the network whose activations to shape")
+    instance(model, nn.Module, "model", "pass the network whose activations to shape")
     method = one_of(method, METHODS, "method")
     if method == "shaped":
         strength = _strength(depth, width, p)

@@ -103,7 +103,7 @@ class PlanOptions:
     no_decay: Patterns | None = ()  # patterns of tensors without weight decay
     decay_vectors: bool = True  # whether tensors of fewer than two dimensions decay, as in torch
     init_scale: SettingInput | None = None  # factor of the base's initial sizes
-    init: InitInput | None = None  # start of the base; None: as it comes
+    init: InitInput | None = None  # start of the base; None: that of its code
     overrides: Overrides | None = None  # {"pattern": role}
     inputs: ExampleBatch | None = None  # example batch for the forward pass
     probe: bool = True  # whether to run the forward pass at all

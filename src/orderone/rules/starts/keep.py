@@ -11,4 +11,4 @@ def _size(tensor: Facts) -> float | None:
     return None
 
 
-KEEP = Start("keep", "the model's own code", "as it comes", _size)
+KEEP = Start("keep", "the model's own code", "initial values as constructed", _size)

@@ -163,7 +163,7 @@ class ShapedSmooth:
         if not (abs(start) < 1e-9 and abs(slope - 1) < 1e-6):
             raise InputError(
                 f"phi: expected phi(0) = 0 and phi'(0) = 1, got {start:.6g} and {slope:.6g}; "
-                "give lambda x: (phi(x) - phi(0)) / phi'(0)",
+                "pass lambda x: (phi(x) - phi(0)) / phi'(0)",
                 argument="phi",
             )
         if any(abs(kink) < 1e-6 for kink in getattr(self.activation, "kinks", ())):
