@@ -9,6 +9,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 from scipy.special import erf, expit
+from support.errors import refuses
 
 from orderone import theory
 from orderone.theory import activations
@@ -108,7 +109,7 @@ def test_steep_ramps(steepness, place):
     if steepness < 1e8:
         assert phi.derivative_moment(1.0) == pytest.approx(exact, rel=1e-4)
     else:
-        with pytest.raises(ValueError, match="varies too fast at x"):
+        with refuses("unresolved-function", argument="activation"):
             phi.derivative_moment(1.0)
 
 
@@ -117,7 +118,7 @@ def test_steep_ramps(steepness, place):
 def test_slopes_of_few_doubles_are_refused(shape, place):
     """Such a slope was infinite; its neighbours below 1e9 are resolved."""
     phi = activations.get(lambda x: shape(5e12 * (x - place)))
-    with pytest.raises(ValueError, match="varies too fast at x"):
+    with refuses("unresolved-function", argument="activation"):
         phi.derivative_moment(1.0)
 
 
@@ -166,7 +167,7 @@ def test_hundreds_of_jumps_in_a_pair_are_refused():
     """The plane of pairs would be cut into 3e9 points: minutes for one average."""
     start = time.process_time()
     network = theory.MeanField(lambda x: np.round(127 * np.tanh(x)) / 127, 1.5, 0.05)
-    with pytest.raises(ValueError, match="fewer kinks and jumps"):
+    with refuses("unresolved-function", argument="activation"):
         print(network.c_star)
     assert time.process_time() - start < 5
 

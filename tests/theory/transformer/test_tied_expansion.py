@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.errors import refuses
 
 from orderone.theory.transformer import tied_expansion, tied_terms
 
@@ -74,9 +75,9 @@ def test_networks_with_tied_heads(i, j):
 
 
 def test_wrong_shapes_are_refused():
-    with pytest.raises(ValueError, match="z1: expected samples"):
+    with refuses("invalid-argument", argument="z1"):
         tied_expansion(np.tanh, np.ones(3))
-    with pytest.raises(ValueError, match="s: expected the shape"):
+    with refuses("invalid-argument", argument="s"):
         tied_expansion(lambda z: z[..., 0], np.ones((2, 3)))
-    with pytest.raises(ValueError, match="one word for each of 2 tokens"):
+    with refuses("invalid-argument", argument="words"):
         tied_expansion(np.tanh, np.ones((2, 3))).correlations([0], 0, 0)
