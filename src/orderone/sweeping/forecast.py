@@ -74,8 +74,8 @@ class Forecast:
         lines = [f"{self.rule} at {place}: loss {Value(self.loss, self.low, self.high)}"]
         sizes = len(np.unique(self.law.sizes[:, 0]))
         lines += wrapped(
-            f"{self.formula}, through {sizes} {self.axis}s of {self.seeds} or more seeds; the"
-            f" target is {2**self.doublings:.3g} times the largest"
+            f"{self.formula}, fitted to {sizes} {self.axis}s with {self.seeds} or more seeds each;"
+            f" the target is {2**self.doublings:.3g} times the largest"
         )
         lines += wrapped(
             f"in the limit of large {self.axis}s the loss is between {self.limit.low:.4g} and"

@@ -175,8 +175,8 @@ def quality_table(study: "Transfer") -> list[tuple[str, ...]]:
     head = (
         "rule",
         f"scatter of the best {study.setting}, octaves",
-        f"test: {study.setting} of the largest {study.axis} from the others: octaves off, extra"
-        " loss",
+        f"{study.setting} of the largest {study.axis}, predicted from the others: error in"
+        " octaves, extra loss",
         f"loss forecast for {study.axis} {2 * largest}",
     )
     rows: list[tuple[str, ...]] = [head]
