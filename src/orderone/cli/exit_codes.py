@@ -14,7 +14,10 @@ EXIT_CODES = {
         " other; an experiment broke"
     ),
     WRONG_INPUT: "wrong usage or input, a missing package, an unreadable or unwritable file",
-    INCONCLUSIVE: "a check or sweep is inconclusive: it needs more sizes, seeds or learning rates",
+    INCONCLUSIVE: (
+        "a check or sweep is inconclusive: it needs more sizes, seeds or learning rates, or it lost"
+        " its Ray cluster"
+    ),
     INTERRUPTED: "interrupted by Ctrl-C; finished work was printed or saved",
     CLOSED_PIPE: "the program that reads the output ended first, for example `head`",
 }

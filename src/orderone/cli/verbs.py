@@ -38,7 +38,7 @@ class Verb:
 VERBS: dict[str, tuple[Verb, ...]] = {
     "Start here": (Verb("demo", "Run a plan, a check and a sweep in a few minutes."),),
     "Apply, check and transfer": (
-        Verb("plan", "Print the learning rates of a Hugging Face model."),
+        Verb("plan", "Print learning rates and initial sizes of a model."),
         Verb("check", "Train small models and check that a rule (muP) holds."),
         Verb("sweep", "Tune small models; does the learning rate transfer?"),
         Verb("report", "Summarize saved results and write them as an HTML page."),
