@@ -165,7 +165,7 @@ def test_user_constraints_hold_and_the_others_give_way():
 def test_infeasible_is_a_result_that_names_the_conflict():
     solution = solve(rules.get("mup"), constraints=["readout c = 0"])
     assert not solution
-    assert {k.code for k in solution.conflict} == {"(19)/(22)", "(given)", "(13)"}
+    assert {k.code for k in solution.conflict} == {"(19)/(22)", "(yours)", "(13)"}
     assert "readout c = 0" in str(solution)
     with refuses("infeasible-rates") as caught:
         max_lr(rules.get("mup"), constraints=["readout c = 0"])

@@ -399,7 +399,7 @@ def solve(
 
 def _user_condition(user: Constraint) -> Condition:
     return Condition(
-        "(given)", "user", user.text, "constraint", user.terms, user.constant, user.equality
+        "(yours)", "user", user.text, "constraint", user.terms, user.constant, user.equality
     )
 
 
