@@ -195,9 +195,9 @@ def _no_base(rule: str, builder: str | None) -> InputError:
     """Return the error of a plan without a base, with options of the command line."""
     example = "--base hidden_size=256" if builder is None else "--base 256"
     message = (
-        f"--base: {rule} scales what was tuned on a smaller model, and no such model was named."
-        f" Pass its sizes, {example}, or a saved plan, --base plan.json; or ask for power laws of"
-        " the dimensions themselves with --base absolute"
+        f"--base: {rule} scales settings that you tuned on a smaller model, the base, and no base"
+        f" was named. Pass its sizes, {example}, or a saved plan, --base plan.json; or ask for"
+        " power laws of the dimensions themselves with --base absolute"
     )
     return InputError(message, "needs-base", argument="base")
 

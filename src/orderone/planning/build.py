@@ -222,10 +222,10 @@ def _larger_base_notes(made: Plan) -> tuple[str, ...]:
 
 def _no_base(request: Request) -> InputError:
     message = (
-        f"base: {request.name} scales what was tuned on a smaller model, and no such model was"
-        " passed. Pass the model that you tuned, base=build(smaller sizes), or the sizes in which a"
-        ' Hugging Face model differs from it, base={"hidden_size": 256}; or ask for power laws of'
-        ' the dimensions themselves, without a tuned model, with base="absolute"'
+        f"base: {request.name} scales settings that you tuned on a smaller model, the base, and no"
+        " base was passed. Pass the model that you tuned, base=build(smaller sizes), or the sizes"
+        ' in which a Hugging Face model differs from it, base={"hidden_size": 256}; or ask for'
+        ' power laws of the dimensions themselves, without a base, with base="absolute"'
     )
     return InputError(message, "needs-base", argument="base")
 

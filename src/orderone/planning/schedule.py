@@ -116,7 +116,7 @@ def _must_reach(optimizer: Optimizer, length: int) -> None:
     if len(rates) > 1 and length > last:
         message = (
             f"optimizer: torch's Adafactor uses min(lr, 1/sqrt(step)), so that after {last} steps"
-            " groups leave the ratios of the plan; use a learning rate of at most"
+            " groups no longer have the ratios of the plan; use a learning rate of at most"
             f" {length**-0.5:.3g} for {length} steps"
         )
         raise BrokenRatios(message, "broken-ratios", argument="lr")
@@ -375,7 +375,8 @@ def _message(when: str, rates: Sequence[float], wanted: Sequence[float], schedul
         f"{low[0]:.5g} and {high[0]:.5g}, where the plan has {low[1]:.5g} and {high[1]:.5g}"
     )
     return (
-        f"the learning rates of the groups leave the ratios of the plan {when}: {difference}."
+        f"the learning rates of the groups do not have the ratios of the plan {when}:"
+        f" {difference}."
         f" {_remedy(scheduler, wanted)}"
     )
 
