@@ -185,17 +185,16 @@ def sweep(
         sampler: grid, random, tpe or cmaes.
         trials: Number of points for every rule and size, with a sampler other than grid.
         pruner: Stop poor trials early: median or halving. Default: no pruning.
-        tune: The only value is start. Instead of a study of transfer, it searches the constants
-            that a rule leaves free: initial sizes and learning rates of embedding and readout, and
-            the temperature of attention. It trains models of the smallest width at random points
-            (--trials, 24 by default), and compares the best point with the original start on new
-            seeds.
+        tune: start: search the constants that a rule leaves free (initial sizes and learning
+            rates of embedding and readout, temperature of attention), instead of a study of
+            transfer. It trains models of the smallest width at random points (--trials, 24 by
+            default), and compares the best point with the original start on new seeds.
         target: Print settings for a model of this width (or depth). Needs several --widths or
             --depths, as --html and --png do.
         threads: Number of torch CPU threads.
-        verify: Models of one width train in one program, a stack. First, two of them also take two
-            steps alone; if the results differ, the models are trained one after another.
-            --no-verify skips this comparison.
+        verify: Skip the comparison of a stack with models that train alone. (Models of one width
+            train in one program, a stack. First, two of them also take two steps alone; if the
+            results differ, the models are trained one after another.)
         html: Write a page with the transfer study to this file. It opens in any browser, offline
             too.
         png: Write a picture of the study to this file.
