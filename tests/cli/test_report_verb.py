@@ -204,4 +204,4 @@ def test_the_store_of_a_sweep_gives_its_transfer_study(capsys, tmp_path):
     result = run(capsys, "mine.db", "--html", "mine.html")
     assert "4 trials" in result.out
     assert "Transfer in mine.db" in (tmp_path / "mine.html").read_text(encoding="utf-8")
-    assert json.loads(run(capsys, "mine.db", "--json").out)["verdict"] == "not enough data"
+    assert json.loads(run(capsys, "mine.db", "--json").out)["verdict"] == "inconclusive"

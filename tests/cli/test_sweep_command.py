@@ -97,7 +97,7 @@ def test_a_sweep_is_printed_saved_and_not_run_again(command, tmp_path):
     status, out, _ = command(*call, "--json")
     record = json.loads(out)
     assert (record["ran"], len(record["trials"])) == (0, 24)
-    assert record["verdict"] == "not enough data"
+    assert record["verdict"] == "inconclusive"
     assert {row["rule"] for row in record["drifts"]} == {"sp", "mup"}
 
 

@@ -164,7 +164,7 @@ def test_the_predicted_drift_is_nan_without_a_theory():
     assert predicted_drift("mup", "adamw", "depth", "completep") == (0, 0)
 
 
-# --- not enough data ------------------------------------------------------------------------------
+# --- inconclusive ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

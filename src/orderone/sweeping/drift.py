@@ -9,7 +9,7 @@ treating them as independent errs on the safe side.) The interval I of the drift
 
     transfers           I lies within +-tolerance, and no optimum is beyond the grid
     does not transfer   I lies outside, on one side
-    not enough data     anything else; `why` and `remedy` say what is missing
+    inconclusive        anything else; `why` and `remedy` say what is missing
 
 Theory: a learning rate n^-c of a rule is stable up to n^-c*, so one common factor must fall like
 n^-(c* - c) for the role that needs it most. That is the predicted drift in width, from full to
@@ -44,7 +44,7 @@ from orderone.theory.exponents import Parameterization, UpdateLaw, max_lr
 
 TRANSFERS = "transfers"
 MOVES = "does not transfer"
-UNKNOWN = "not enough data"
+UNKNOWN = "inconclusive"
 # a verdict needs at least as many sizes, learning rates and seeds
 SIZES = 3
 RATES = 5
