@@ -1076,8 +1076,8 @@ TRAIN: dict[str, str] = {
     "last-step-unclear": (
         "At the end of a stack, one member also takes the last step alone. Here its loss or"
         " gradients are not those of the stack. But two models that were built for different"
-        " members agree if they get the same tensors. So the model has state that no attribute"
-        " shows, such as an iterator or a variable of a function, and the comparison could not"
+        " members agree if they get the same tensors. So the model has state outside its"
+        " attributes, such as an iterator or a variable of a function, and the comparison could not"
         " restore this state. In the first two steps, stack and stand-alone models agreed. To be"
         " sure, pass stacked=False; or keep the state in a buffer or a plain attribute."
     ),
