@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps", "why")
 NUMBERS = ("mult", "lr", "wd", "eps")
 LEGEND = (
-    "init: RMS of the initial values (=1: all entries are 1); wd: weight decay; mult: factor that a"
-    " hook applies in the forward pass (1: no hook); eps scales like the predicted gradient; group:"
-    " tensors with equal lr, wd and eps"
+    "init: RMS of the initial values (=1: all are 1); wd: weight decay; mult: factor of a hook in"
+    " the forward pass (1: none); eps scales like the predicted gradient; group: tensors with equal"
+    " lr, wd, eps"
 )
 
 
