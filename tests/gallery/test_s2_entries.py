@@ -336,7 +336,7 @@ class TestStrategies:
         found = told("s2-strategies", records | {"plan": plan, "numbers": numbers})
         assert one(found, "a plan assigns") is False
         assert one(found, "is 9.4e-4") is False
-        assert one(found, "is a deviation") is True
+        assert one(found, "BART's C_PE = C_WE = .02 is") is True
         assert one(found, "as for R2C2") is False
         assert one(found, "(1.114)") is True
         assert one(found, "M = 4") is False
