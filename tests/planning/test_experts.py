@@ -445,3 +445,42 @@ def test_layers_after_the_experts_do_not_pass_for_their_weights():
     assert wide["down"].lr == wide["up"].lr == pytest.approx(1e-2 / 4)
     with refuses("experts-not-read", argument="expert_rule"):
         o1.plan(AtTheRoot(16, 8), base=AtTheRoot(16, 4), inputs=inputs)
+
+
+class _StateSpace(nn.Module):
+    """Diagonal state-space layer: a kernel for each channel, from complex residues `(n, 4, 2)`."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.first = nn.Linear(3, width)
+        self.residues = nn.Parameter(torch.randn(width, 4, 2))
+        self.mix = nn.Linear(width, 2 * width)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, x):
+        h = self.first(x)
+        time = torch.arange(x.shape[1], dtype=x.dtype)
+        modes = torch.exp(torch.complex(-time, time))
+        kernels = (torch.view_as_complex(self.residues)[..., None] * modes).sum(1).real
+        length = 2 * len(time)
+        product = torch.fft.rfft(kernels, length) * torch.fft.rfft(h.mT, length)
+        y = torch.fft.irfft(product, length)[..., : len(time)].mT
+        return self.head((h + functional.glu(self.mix(y))).mean(1))
+
+
+def test_tables_with_one_row_for_each_channel_are_no_experts():
+    """Residues of n channels were read as n experts, and layers beside them as their router."""
+    plan = _plan(_StateSpace(64), _StateSpace(16), inputs=torch.randn(2, 6, 3))
+    assert plan["residues"].role is Role.VECTOR
+    assert plan["mix.weight"].role is Role.HIDDEN
+    assert plan["head.weight"].role is Role.READOUT
+
+
+def test_more_unnamed_experts_of_the_same_width_are_still_experts():
+    sizes = {"block.up": (8, 16, 32), "block.choice.weight": (8, 16), "head.weight": (4, 16)}
+    base = {**sizes, "block.up": (4, 16, 32), "block.choice.weight": (4, 16)}
+    parts = expert_parts(sizes, base, same_names(sizes))
+    assert {name: part.kind for name, part in parts.items()} == {
+        "block.up": "expert",
+        "block.choice.weight": "router",
+    }

@@ -139,3 +139,21 @@ def test_muon_leaves_complex_matrices_to_adamw():
     plan = o1.plan(Net(32), base=Net(16), inputs=NUMBERS[0], optimizer="muon", lr=1e-2)
     assert plan["mix"].role == "hidden"
     assert plan["mix"].optimizer == "adamw"
+
+
+class _ComplexMiddle(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.first = nn.Linear(6, width)
+        self.middle = nn.Linear(width, width, dtype=torch.complex64)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.head(self.middle(self.first(x).to(torch.complex64)).real)
+
+
+def test_sizes_of_complex_tensors_count_both_parts():
+    """torch warns if a complex tensor is cast to real numbers, which halves its mean square."""
+    plan = o1.plan(_ComplexMiddle(64), base=_ComplexMiddle(16), lr=1.0, inputs=torch.randn(8, 6))
+    assert plan["middle.weight"].factors.lr == 0.25
+    assert not [note for note in plan.notes if "unexpected" in note]

@@ -44,6 +44,9 @@ MATRICES = {
     "x @ W.T, square": (lambda m, x: x @ m.W.T, (4, 4), (1,)),
     "W @ x": (lambda m, x: m.W @ x.T, (6, 4), (1,)),
     "a vector": (lambda m, x: x @ m.W, (4,), (0,)),
+    "a product and its sum": (lambda m, x: (x * m.W).sum(-1), (4,), (0,)),
+    "by heads": (lambda m, x: (x.view(3, 2, 2) * m.W).sum(-1), (2, 2), (1,)),
+    "sum of all": (lambda m, x: (m.W * x).sum(), (4,), (0,)),
     "one output": (lambda m, x: F.linear(x, m.W), (1, 4), (1,)),
     "one input": (lambda m, x: F.linear(x[:, :1], m.W), (6, 1), (1,)),
     "one of both": (lambda m, x: F.linear(x[:, :1], m.W), (1, 1), (1,)),
@@ -117,6 +120,12 @@ def test_convolutions_are_summed_over_channels_and_kernel():
 )
 def test_kinds(kind, code, shape):
     assert traced(code, torch.tensor([0, 2, 1]), W=shape).uses == {"W": use(kind)}
+
+
+def test_a_gain_whose_channels_are_not_summed_stays_a_gain():
+    assert traced(lambda m, x: (x * m.W).sum(0), W=(4,)).uses["W"] == use("gain")
+    both = traced(lambda m, x: (x * m.W).sum(-1) + (torch.relu(x) * m.W).mean(0)[0], W=(4,))
+    assert set(both.uses["W"]) == {Use("matrix", (0,)), Use("gain")}
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(4), nn.BatchNorm1d(4), nn.GroupNorm(2, 4)])

@@ -205,7 +205,7 @@ def _require_same_start(block: AdapterBlock, small: _Side, large: _Side) -> None
 
 
 def _rms(tensor: Tensor) -> float:
-    return float(tensor.detach().double().square().mean().sqrt())
+    return float(tensor.detach().abs().double().square().mean().sqrt())
 
 
 def _random_like(tensor: Tensor, seed: int) -> Tensor:

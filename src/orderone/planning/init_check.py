@@ -195,7 +195,7 @@ def _main_output(output: object) -> Tensor:
 
 
 def _rms(tensor: Tensor) -> float:
-    return float(tensor.detach().float().square().mean().sqrt())
+    return float(tensor.detach().abs().float().square().mean().sqrt())
 
 
 def unexpected(observations: Iterable[Observation], growth: float) -> list[Observation]:

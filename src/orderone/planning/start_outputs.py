@@ -119,7 +119,7 @@ def measure_outputs(model: nn.Module, inputs: ModelInputs) -> tuple[OutputSize, 
     recent: deque[tuple[str, Tensor]] = deque(maxlen=RECENT)
 
     def record(name: str, kind: Kind, x: Tensor) -> None:
-        square = x.detach().double().square().mean()
+        square = x.detach().abs().double().square().mean()
         squares.setdefault((name, kind), []).append(float(square))
 
     def output(name: str, quantity: Quantity, x: Tensor) -> None:

@@ -111,6 +111,7 @@ class Step:
     features: int = 0  # of a matrix: its fan-out
     # of a contraction: for both operands their step, and the sizes that are summed and not summed
     sides: tuple[tuple[int, int, int], ...] = ()
+    gain: Value | None = None  # the parameters of a gain
     weights: Weights | None = None  # None: derive them from the tensors
     statistic: bool = False  # a root of a mean square, of a variance, ...
     # repeats an operation that moves entries of its operands; the argument replaces its tensors

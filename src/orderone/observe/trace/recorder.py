@@ -267,6 +267,8 @@ class Recorder(TorchDispatchMode):
             return self._sum(operation)
         if "scaled_dot_product" in name:
             return self._attention(operation)
+        if name == "sum":
+            return self._dot_product(operation) or self._other(operation)
         return self._other(operation)
 
     def _optional(self, operation: Operation, name: str | None) -> Value | None:
@@ -413,7 +415,7 @@ class Recorder(TorchDispatchMode):
                     kind = "norm"
                 else:
                     kind = "gain"
-                return Step(kind, inputs, value.used("gain"))
+                return Step(kind, inputs, value.used("gain"), gain=value)
         others = [value for value in inputs if not self._is_statistic(value)]
         if len(inputs) == 2 and len(others) < 2:
             return Step("normalized", others)
@@ -452,6 +454,37 @@ class Recorder(TorchDispatchMode):
         elif len(inputs) == 2:
             kind = "add"
         return Step(kind, inputs, uses)
+
+    def _dot_product(self, operation: Operation) -> Step | None:
+        """Return the step of `(x * weight).sum(-1)`: a product that sums over axes of the weight.
+
+        None if the sum is over other axes, or of something else.
+        """
+        value = self._value(operation.arguments["self"])
+        if value.step is None or self.steps[value.step].gain is None:
+            return None
+        before = self.steps[value.step]
+        weight = before.gain
+        assert weight is not None
+        ndim = value.tensor.ndim
+        dims = operation.arguments.get("dim")
+        dims = [dim % ndim for dim in dims] if dims else range(ndim)
+        first = ndim - weight.tensor.ndim  # the dimensions in front are broadcast
+        of_weight = [d - first for d in dims if d >= first and weight.tensor.shape[d - first] > 1]
+        uses = weight.summed("matrix", of_weight)
+        if not of_weight or any(use.fan_in is None for _, use in uses):
+            return None
+        self._replace_uses(before)
+        result = operation.results[0]
+        return Step("matrix", [], uses, features=result.shape[-1] if result.ndim else 1)
+
+    def _replace_uses(self, step: Step) -> None:
+        """Take back the uses of a step: another step turns out to be the use."""
+        taken = step.uses
+        step.uses = []
+        for name, use in taken:
+            if not any((name, use) in other.uses for other in self.steps):
+                self.uses[name].pop(use, None)
 
     def _attention(self, operation: Operation) -> Step:
         query = self._value(operation.arguments["query"])

@@ -10,7 +10,9 @@ Experts are stored in two forms:
              count experts). Any matrix next to it may be that router, unless the first axis is a
              width: the forward pass sums over it, or over both others (splines of a KAN, `(out,
              in, points)`), or, without a forward pass, another axis of the tensor is as long
-             (complex weights of a Fourier layer, `(in, out, modes)`). Next to a
+             (complex weights of a Fourier layer, `(in, out, modes)`), or it is the only axis of
+             the tensor that has grown, as has a matrix with such an axis (poles of a state-space
+             model, `(n, state, 2)`). Next to a
              width, only a router that is called so counts. Two kinds of tensors are no experts
              unless they are called so: gains of channels, `(n, 1, 1)`, and projections by head,
              `(heads, n, head)` or `(n, heads, head)`, where heads times head is the width, or where
@@ -101,6 +103,7 @@ def _fused(
     `heads` has modules with attention, and the first axis of their queries and keys.
     """
     parts: dict[str, ExpertPart] = {}
+    widths = _widths(sizes.values())
     for name, axes in sizes.items():
         if len(axes) != 3 or name in declared or SHARED in name.lower():
             continue
@@ -112,10 +115,28 @@ def _fused(
             is_width = 0 in summed[name] or set(summed[name]) >= {1, 2}
         else:
             is_width = axes[0] in axes[1:]
+        if axes[0] in widths and not any(map(_grows, axes[1:])):
+            is_width = True
         block = _block_of(name, axes[0], is_width, sizes)
         if block is not None:
             parts[name] = ExpertPart(EXPERT_PART, block, axes[0], 0)
     return parts
+
+
+def _widths(tensors: Iterable[tuple[Size, ...]]) -> set[Size]:
+    """Return the grown axes of matrices both of whose axes have grown.
+
+    Where the number of experts grows and the width does not, there are no such matrices.
+    """
+    widths: set[Size] = set()
+    for axes in tensors:
+        if len(axes) == 2 and all(map(_grows, axes)):
+            widths.update(axes)
+    return widths
+
+
+def _grows(axis: Size) -> bool:
+    return axis[0] != axis[1]
 
 
 def _are_gains(axes: tuple[Size, ...]) -> bool:
