@@ -1,5 +1,8 @@
 """Records of checks: the step whose update can be judged."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -110,3 +113,26 @@ def test_exponents_of_alignment_are_those_of_its_tables():
     assert by_layer == pytest.approx(table.alpha)
     rows = [row for row in table.role_rows if row["quantity"] == "alpha"]
     assert by_role == pytest.approx({row["role"]: row["exponent"] for row in rows})
+
+
+def test_models_do_not_outlive_their_run():
+    """Reference cycles would keep every model, its gradients and its optimizer in memory."""
+    models: list[weakref.ref[nn.Module]] = []
+    alive: list[int] = []
+
+    def build(width):
+        alive.append(sum(model() is not None for model in models))
+        model = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 4))
+        models.append(weakref.ref(model))
+        return model
+
+    batch = (torch.randn(32, 8), torch.arange(32) % 4)
+    gc.disable()
+    try:
+        check = o1.coord_check(build, [16, 32, 64], lr=1e-2, batches=batch, seeds=4)
+    finally:
+        gc.enable()
+    assert check.passed
+    assert max(alive) == 3  # the plan of each width has its first model
+    kept = [model for reference in models if (model := reference()) is not None]
+    assert all(tensor.grad is None for model in kept for tensor in model.parameters())

@@ -22,7 +22,7 @@ S0: Stratos, "Scale-Invariant Parameterizations".
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -222,10 +222,11 @@ def weights_of(layers: Sequence[Layer]) -> Inputs:
 
 
 @contextmanager
-def reading(model: nn.Module, layers: Sequence[Layer]) -> Iterator[Inputs]:
+def reading(model: nn.Module, layers: Sequence[Layer], copy: bool = True) -> Iterator[Inputs]:
     """Collect the inputs of the layers in a forward pass inside the context.
 
     Under autocast they are in half precision, and weights in single precision; products need one.
+    Without `copy`, code that follows may write into them: only their shapes are reliable.
     """
     inputs: Inputs = {}
     dtypes = {layer.name: layer.weight.dtype for layer in layers}
@@ -234,17 +235,20 @@ def reading(model: nn.Module, layers: Sequence[Layer]) -> Iterator[Inputs]:
         if name in inputs:  # not the first call
             return
         dtype = torch.promote_types(x.dtype, dtypes[name]) if x.is_floating_point() else x.dtype
-        inputs[name] = x.detach().to(dtype, copy=True)  # code that follows may write into it
+        inputs[name] = x.detach().to(dtype, copy=copy)  # code that follows may write into it
 
     with watching(model, copy_input, dtypes.__contains__, (Quantity.INPUT,)):
         yield inputs
 
 
 @torch.no_grad()
-def ratios(layers: Sequence[Layer], before: State, now: State) -> Iterator[Ratio]:
-    """Yield the ratios of every layer on every set of tokens.
+def ratios(
+    layers: Sequence[Layer], before: State, now: State, kinds: Collection[str] = KINDS
+) -> Iterator[Ratio]:
+    """Yield the ratios of these `kinds`, of every layer on every set of tokens.
 
-    The numbers are fetched from the device together.
+    The numbers are fetched from the device together. Each kind costs one forward pass of products;
+    alpha needs no values of the present inputs.
     """
     ledger = Ledger()
     keys: list[tuple[str, str, str, str]] = []
@@ -256,33 +260,34 @@ def ratios(layers: Sequence[Layer], before: State, now: State) -> Iterator[Ratio
                 continue  # experts get different tokens in every pass
             W = before.weights[layer.name]
             dW = now.weights[layer.name] - W
-            for kind, product in _products(layer, W, dW, x, x_now - x).items():
+            for kind, product in _products(layer, W, dW, x, x_now, kinds):
                 keys.append((layer.name, layer.role, tokens, kind))
                 ledger.add(product)
     for key, moments in zip(keys, ledger.fetch(), strict=True):
         yield (*key, moments.rms)
 
 
-def _products(layer: Layer, W: Tensor, dW: Tensor, x: Tensor, dx: Tensor) -> dict[str, Tensor]:
+def _products(
+    layer: Layer, W: Tensor, dW: Tensor, x: Tensor, x_now: Tensor, kinds: Collection[str]
+) -> Iterator[tuple[str, Tensor]]:
     """Multiply factors of RMS one: the RMS of the product is the ratio, and nothing underflows.
 
     Weights of single or double precision are divided by their size behind the product, which has
     fewer entries.
     """
-    x = _unit(x)
-    dx = _unit(dx)
+    if "omega" in kinds:
+        yield "omega", _unit_product(layer, W, _unit(x_now - x))
+    if "alpha" in kinds:
+        yield "alpha", _unit_product(layer, dW, _unit(x))
+    if "u" in kinds:
+        yield "u", _unit_product(layer, dW, _unit(x_now - x))
+
+
+def _unit_product(layer: Layer, W: Tensor, x: Tensor) -> Tensor:
+    """Return the product of a layer whose weight has the size one."""
     if W.dtype in WIDE:
-        W = _unit(W)
-        dW = _unit(dW)
-        products = (layer.product(W, dx), layer.product(dW, x), layer.product(dW, dx))
-    else:
-        change = _rms(dW)
-        products = (
-            layer.product(W, dx) / _rms(W),
-            layer.product(dW, x) / change,
-            layer.product(dW, dx) / change,
-        )
-    return dict(zip(KINDS, products, strict=True))
+        return layer.product(_unit(W), x)
+    return layer.product(W, x) / _rms(W)
 
 
 def _unit(x: Tensor) -> Tensor:

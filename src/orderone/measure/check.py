@@ -83,9 +83,9 @@ class Check:
 
     @cached_property
     def alignment(self) -> "MeasuredAlignment | None":
-        """Alignment exponents omega, alpha and u across the last step of the first seed.
+        """Alignment exponents alpha across the last step of the first seed.
 
-        `orderone.alignment` measures them at all steps and with all seeds.
+        `orderone.alignment` measures alpha, omega and u at all steps and with all seeds.
         """
         return self.observations.alignment(self.provenance)
 

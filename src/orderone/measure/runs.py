@@ -5,6 +5,7 @@ Weight decay is measured apart from training, on copies.
 
 import copy
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ from orderone.planning.supported import check_modules, check_optimizer
 from orderone.seeding import set_seed
 from orderone.torch_compat import local_tensor, sparse_values
 
+# the alignment that verdicts depend on; `orderone.alignment` measures omega and u, too
+ALIGNMENT = ("alpha",)
 SAME = 1e-3  # learning rates with a smaller relative difference are the same
 LARGEST_SCALE = 2.0**16  # of the loss in float16, as torch.amp.GradScaler starts
 HEADROOM = 4.0  # gradients of later steps may grow by this factor
@@ -523,6 +526,10 @@ def train(
     for name, moments in decay.fractions.items():
         rows.append((0, name, Quantity.DECAY, moments))
     rows += _without_scale(probe.rows, training.scale)
+    unused: frozenset[str] = frozenset()
+    if options.unused:
+        unused = _unused(training, batches[0], rows)
+    forget_gradients(setup.optimizer)  # plans and `build` may keep the model alive
     return Run(
         size=size,
         seed=seed,
@@ -534,7 +541,7 @@ def train(
         ratios=tuple(measured_ratios),
         penalties=decay.penalties,
         rounding=rounding,
-        unused=_unused(training, batches[0], rows) if options.unused else frozenset(),
+        unused=unused,
         steps=training.steps,
         ended=training.ended,
         remarks=decay.remarks,
@@ -552,7 +559,9 @@ def _record(
 
     @cache  # asked once per quantity, before the last step
     def has_untrained() -> bool:
-        return _has_untrained(probe)
+        # a weak reference: in a cycle, the model and its optimizer would outlive the run
+        recording = watched()
+        return recording is not None and _has_untrained(recording)
 
     def is_due(quantity: Quantity, step: int) -> bool:
         """Return whether a check reads a quantity at this step; others are not recorded.
@@ -576,6 +585,7 @@ def _record(
         is_due=is_due,
         precision=options.precision,
     )
+    watched = weakref.ref(probe)
     states: list[State] = []  # before and after the last step
     with probe.watch():
         for number, batch in enumerate(batches, 1):
@@ -590,7 +600,7 @@ def _record(
                 probe.last_pass(lambda: training.loss_on(batches[0]))
         if not options.layers:
             return probe, []
-        return probe, list(ratios(options.layers, *states))
+        return probe, list(ratios(options.layers, *states, kinds=ALIGNMENT))
 
 
 def _unused(training: Training, batch: Batch, rows: Sequence[Row]) -> frozenset[str]:
@@ -686,7 +696,8 @@ def _adding_state(
         weights = {layer.name: layer.weight.detach() for layer in layers}
         if not states:  # the step that follows changes them
             weights = weights_of(layers)
-        with reading(model, layers) as inputs:
+        is_first = not states  # alpha needs the inputs before the step, and the shapes after it
+        with reading(model, layers, copy=is_first) as inputs:
             yield
         states.append(State(weights, {TRAINING_TOKENS: inputs}))
     else:
