@@ -89,13 +89,15 @@ def observe(
     for (name, quantity), size in after.items():
         base_size = before.get((base_names.get(name) or name, quantity), 0.0)
         predicted = _predicted(plan, rows, name, quantity)
-        if predicted is None or min(size, base_size) < FAINT:
+        if not predicted or min(size, base_size) < FAINT:
             continue
+        observed_growth = size / base_size
+        nearest = min(predicted, key=lambda growth: abs(math.log(observed_growth / growth)))
         # modules of a Sequential share a stack but not their roles
         row = rows.get(name) or rows.get(f"{name}.weight")
         key = (stack_of(name), quantity, row.role if row else "")
         pairs = logarithms.setdefault(key, [])
-        pairs.append((math.log(size / base_size), math.log(predicted)))
+        pairs.append((math.log(observed_growth), math.log(nearest)))
     scale = math.log(pair.growth)
     result: list[Observation] = []
     for (name, quantity, _), pairs in logarithms.items():
@@ -115,16 +117,27 @@ def _base_names(plan: "Plan") -> dict[str, str | None]:
     return names
 
 
-def _predicted(plan: "Plan", rows: "Mapping[str, Row]", name: str, quantity: str) -> float | None:
-    """Return the ratio between the two instances that the plan predicts."""
+def _predicted(plan: "Plan", rows: "Mapping[str, Row]", name: str, quantity: str) -> list[float]:
+    """Return the ratios between the two instances that agree with the plan; none if unknown.
+
+    There are two if the plan compensates a constant of the forward code. If the code multiplies the
+    output of the module, the module itself shows the compensation. If it multiplies the input (a
+    normalization to length one), the module shows both, and they cancel.
+    """
     if quantity == "gradient":
         if name in rows and rows[name].role != "fixed":
-            return rows[name].factors.gradient
-        return None
+            return [rows[name].factors.gradient]
+        return []
     row = _weight_of(plan, name)
     if row is None:
-        return None
-    return row.output_growth(rows.get(f"{name}.bias"))
+        return []
+    growth = row.output_growth(rows.get(f"{name}.bias"))
+    if growth is None:
+        return []
+    compensated = row.factors.gauge / row.factors.multiplier
+    if row.role == "hidden" and compensated != 1:
+        return [growth, growth * compensated]
+    return [growth]
 
 
 def _weight_of(plan: "Plan", module: str) -> "Row | None":
