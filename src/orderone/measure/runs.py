@@ -791,7 +791,8 @@ def decay_of(model: nn.Module, optimizer: Optimizer) -> Decay:
         return Decay()
     tensors, stepper = copies_of(model, optimizer)
     for tensor in tensors.values():
-        tensor.data = tensor.data.double()  # in single precision, rounding hides a decay of 1e-6
+        # in single precision, rounding hides a decay of 1e-6
+        tensor.data = tensor.data.to(torch.promote_types(tensor.dtype, torch.float64))
     before = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     for tensor in tensors.values():
         tensor.grad = torch.zeros_like(tensor)
