@@ -60,7 +60,8 @@ def model(family: str, sizes: Sizes) -> Any:
     experts = 4 * sizes.experts
     common: dict[str, Any] = {
         "vocab_size": 50, "hidden_size": width, "num_hidden_layers": 2,
-        "num_attention_heads": heads, "num_key_value_heads": heads, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        "num_attention_heads": heads, "num_key_value_heads": heads,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     routed = {"num_experts_per_tok": 2 * sizes.active}
     options: dict[str, Any]
