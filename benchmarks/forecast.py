@@ -9,9 +9,9 @@ largest width is left out, `transfer` and `forecast` see the others, and the mea
 largest width is compared with the interval. The number of tasks, the sizes and the level were
 chosen before the first run.
 
-`coverage` draws losses of four widths and three seeds from known laws, and counts the 95 % intervals
-that contain the loss at four times the largest width: with the factor of `power_law` that makes
-intervals wider where residuals exceed the noise of seeds, and without it.
+`coverage` draws losses of four widths and three seeds from known laws, and counts the 95 %
+intervals that contain the loss at four times the largest width: with the factor of `power_law` that
+makes intervals wider where residuals exceed the noise of seeds, and without it.
 """
 
 import sys
