@@ -24,7 +24,7 @@ PACKAGES = {
 ONLY_HERE = [
     f"trainer-{name}" for name in ("deepspeed", "megatron", "nemo", "olmo-core", "torchtitan")
 ]
-NEED_A_GPU = ["trainer-megatron", "trainer-torchtitan"]
+NEED_A_GPU = ["trainer-megatron", "trainer-nemo", "trainer-torchtitan"]
 
 
 def scripts():
@@ -50,12 +50,14 @@ def test_the_page_in_two_processes(page, code, output, tmp_path):
     script.write_text(code)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     launch += ["--nproc-per-node", "2"]
+    tests = str(DOCS.parent / "tests")  # has `support`
+    path = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
     if page in NEED_A_GPU:
         launch += ["-m", "support.cuda_as_cpu"]
     result = subprocess.run(
         [*launch, str(script)],
-        env=os.environ | {"CHECKPOINTS": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        cwd=DOCS.parent / "tests",
+        env=os.environ | {"CHECKPOINTS": str(tmp_path), "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=500,

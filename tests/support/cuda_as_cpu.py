@@ -32,8 +32,13 @@ class CudaAsCpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {name: on_cpu(value) for name, value in (kwargs or {}).items()}
+        if type(kwargs.get("device")) is int:  # the number of a GPU
+            kwargs["device"] = CPU
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.device:
+            made = func(*args, **kwargs)
+            return CPU if made.type == "cuda" else made
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             return func(*args).replace("torch.", "torch.cuda.")  # Megatron compares it
         return func(*map(on_cpu, args), **kwargs)
@@ -60,13 +65,15 @@ def sum_of_gradients(module: FSDPModule, factor: float) -> None:
 def pretend() -> None:
     """Replace what the trainers call in torch.cuda."""
     changes: dict[str, Any] = {
-        "current_device": lambda: CPU,
+        "current_device": lambda: 0,
         "set_device": lambda device: None,
         "synchronize": lambda device=None: None,
         "empty_cache": lambda: None,
+        "reset_peak_memory_stats": lambda device=None: None,
+        "max_memory_allocated": lambda device=None: 0,
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "manual_seed": torch.manual_seed,
-        "default_generators": {CPU: torch.default_generator, None: torch.default_generator},
+        "default_generators": [torch.default_generator],
         "_lazy_call": lambda function, **options: function(),
         "current_stream": lambda device=None: Stream(),
         "stream": lambda stream: nullcontext(),
