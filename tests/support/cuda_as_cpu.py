@@ -14,6 +14,7 @@ from typing import Any
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # before torch is imported
 
 import torch
+from torch import _utils
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.attention import flex_attention
 from torch.overrides import TorchFunctionMode
@@ -82,13 +83,13 @@ def pretend() -> None:
     for name, value in changes.items():
         setattr(torch.cuda, name, value)
     torch.cuda.random.get_rng_state = changes["get_rng_state"]
-    torch._utils._get_available_device_type = lambda: "cpu"  # torchtitan asks for it
+    setattr(_utils, "_get_available_device_type", lambda: "cpu")  # noqa: B010, torchtitan asks
     flex_attention._validate_device = lambda *tensors: None  # it refuses gradients on a CPU
-    FSDPModule.set_gradient_divide_factor = sum_of_gradients
+    setattr(FSDPModule, "set_gradient_divide_factor", sum_of_gradients)  # noqa: B010
     barrier = torch.distributed.barrier
     torch.distributed.barrier = lambda group=None, **options: barrier(group)  # without device_ids
     if not hasattr(torch.distributed, "set_timeout"):  # torch 2.13
-        torch.distributed.set_timeout = lambda timeout, group: None
+        setattr(torch.distributed, "set_timeout", lambda timeout, group: None)  # noqa: B010
     memory = {
         "get_device_name": lambda device=None: "CPU",
         "get_device_properties": lambda device=None: SimpleNamespace(total_memory=1),

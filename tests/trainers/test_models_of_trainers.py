@@ -1,5 +1,6 @@
 """Patterns of exports match the tensors of the models that the trainers build themselves."""
 
+import importlib
 import os
 
 import pytest
@@ -41,8 +42,7 @@ def test_torchtitan(name):
 
 
 def olmo_models():
-    from test_exports import other_plan
-
+    other_plan = importlib.import_module("test_exports").other_plan
     sizes = {"d_model": 64, "vocab_size": 64, "n_layers": 2, "n_heads": 4}
     experts = {"num_experts": 4, "top_k": 2, "expert_hidden_size": 32}
     return {
@@ -69,10 +69,9 @@ def test_olmo_core(name, monkeypatch):
 
 def megatron_model(name):
     state = pytest.importorskip("megatron.core.parallel_state")
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.models.gpt.gpt_model import GPTModel
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
+    layers = importlib.import_module("megatron.core.models.gpt.gpt_layer_specs")
+    models = importlib.import_module("megatron.core.models.gpt.gpt_model")
+    configs = importlib.import_module("megatron.core.transformer.transformer_config")
     if not torch.distributed.is_initialized():
         where = "tcp://127.0.0.1:29577"
         torch.distributed.init_process_group("gloo", init_method=where, rank=0, world_size=1)
@@ -82,15 +81,15 @@ def megatron_model(name):
     options = (
         {} if gpt2 else {"gated_linear_unit": True, "activation_func": torch.nn.functional.silu}
     )
-    config = TransformerConfig(
+    config = configs.TransformerConfig(
         num_layers=2, hidden_size=64, num_attention_heads=4, use_cpu_initialization=True,
         add_bias_linear=gpt2, qk_layernorm=name == "qwen3", num_moe_experts=experts, **options,
         normalization="LayerNorm" if gpt2 else "RMSNorm",
     )  # fmt: skip
-    layer = get_gpt_layer_local_spec(
+    layer = layers.get_gpt_layer_local_spec(
         num_experts=experts, moe_grouped_gemm=False, qk_layernorm=name == "qwen3"
     )
-    return GPTModel(
+    return models.GPTModel(
         config, layer, vocab_size=64, max_sequence_length=32,
         position_embedding_type="learned_absolute" if gpt2 else "rope",
         share_embeddings_and_output_weights=gpt2,
