@@ -58,6 +58,12 @@ def without_gradients(net: Net, h: Tensor) -> Tensor:
     return torch.relu(h)
 
 
+def hooked(net: Net, h: Tensor) -> Tensor:
+    h = net.a(h)
+    h.register_hook(lambda gradient: gradient / 2)
+    return torch.relu(h)
+
+
 def heads(x: Tensor) -> Tensor:
     return x.view(*x.shape[:2], 8, -1).transpose(1, 2)
 
@@ -91,6 +97,7 @@ CUT = {
     "no_grad": (without_gradients, False, "gradients"),
     "own gradient": (lambda net, h: SameGradient.apply(net.a(torch.relu(h))), False, "tanh"),
     "half a gradient": (lambda net, h: torch.relu((h + h.detach()) / 2), False, "detach"),
+    "hook": (hooked, False, "register_hook"),
     "keys of some tokens": (first_keys, True, "attention"),
     "mean of some tokens": (some_tokens, True, "mean"),
     "sum with itself reversed": (reversed_sum, False, "add"),
@@ -142,6 +149,19 @@ def test_weights_that_are_not_random_are_refused(change):
     with refuses("no-infinite-width", argument="model") as caught:
         o1.kernel_from_module(net, x)
     assert "'a." in str(caught.value)
+
+
+def test_layers_with_equal_weights_are_refused():
+    def blocks(net: Net, h: Tensor) -> Tensor:
+        h = h + net.a(torch.relu(h))
+        return h + net.b(torch.relu(h))
+
+    net = Net(blocks).eval()
+    o1.kernel_from_module(net, example())
+    net.b.load_state_dict(net.a.state_dict())
+    with refuses("no-infinite-width", argument="model") as caught:
+        o1.kernel_from_module(net, example())
+    assert "equal values" in str(caught.value)
 
 
 def uniform(p: Tensor) -> Tensor:

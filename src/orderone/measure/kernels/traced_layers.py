@@ -45,10 +45,10 @@ MOVES = {
 }
 # Functions that take only a shape or a type from their second tensor
 LIKE_ANOTHER = {"expand_as", "view_as", "reshape_as", "type_as"}
-# Functions that return numbers of Python, or write into a tensor
+# Functions that return numbers of Python, write into a tensor, or change its gradient
 UNSEEN = {
     *("item", "tolist", "numpy", "array", "bool", "int", "float", "index", "complex", "dlpack"),
-    *("setitem", "is_nonzero", "equal", "allclose", "set_data", "set"),
+    *("setitem", "is_nonzero", "equal", "allclose", "set_data", "set", "register_hook"),
 }
 CASTS = {"bool", "int", "float", "complex"}  # names of methods as well
 # Functions that draw random numbers; those of dropout are known

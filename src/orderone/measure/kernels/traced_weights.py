@@ -39,6 +39,7 @@ class Weights:
         self.trained: list[str] = []
         self.frozen: list[str] = []
         self.gains: list[str] = []
+        self.by_size: dict[float, list[Tensor]] = {}
         self.unequal: dict[int, Projection] = {}  # projections with neurons of different sizes
 
     def __contains__(self, tensor: object) -> bool:
@@ -58,7 +59,24 @@ class Weights:
         if parameter.dim() > 1:
             check_directions(parameter, name)
         (self.trained if parameter.requires_grad else self.frozen).append(name)
-        return float(parameter.detach().double().square().mean())
+        square = float(parameter.detach().double().square().mean())
+        self._check_new(parameter, square)
+        return square
+
+    def _check_new(self, parameter: Tensor, square: float) -> None:
+        """Raise if another layer has the same weights, as after copying it."""
+        others = self.by_size.setdefault(square, [])
+        for other in others:
+            if square > 0 and other.shape == parameter.shape and torch.equal(other, parameter):
+                raise InputError(
+                    f"model: the parameters {self.names[id(other)]!r} and"
+                    f" {self.names[id(parameter)]!r} have equal values, so that layers are not"
+                    " independent (nn.TransformerEncoder copies its layer); draw the weights of"
+                    " each layer separately",
+                    "no-infinite-width",
+                    argument="model",
+                )
+        others.append(parameter)
 
     def gain(self, parameter: object) -> float | None:
         """Return the size of gains, or of shifts, which are the same for all neurons."""
