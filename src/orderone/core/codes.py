@@ -901,10 +901,7 @@ SWEEP: dict[str, str] = {
         " such as a counter that switches something on, a training that is resumed may differ."
         " Register a buffer for it, or implement get_extra_state and set_extra_state. If it never"
         " acts, ignore this warning. The warning also appears if the model could not be tested,"
-        " because it cannot be copied: it holds something like a running generator or a lock. On a"
-        " GPU it also appears if kernels that add numbers of half precision in any order, such as"
-        " index_add, can explain why a second update differs after a save and a load;"
-        " deterministic=True tells whether they do."
+        " because it cannot be copied: it holds something like a running generator or a lock."
     ),
     "resumed-differently": (
         "When a training is resumed, it first repeats one or two updates between its last two"

@@ -21,7 +21,7 @@ from orderone.training.checkpoint import Content, model_tensors
 from orderone.training.code_state import fresh_caches, global_texts
 from orderone.training.fresh_loss import fresh_loss
 from orderone.training.loop import TrainingLoop
-from orderone.training.same_update import Update, difference, may_be_rounding
+from orderone.training.same_update import Update, difference
 from orderone.training.snapshot import MODEL, restore_snapshot, snapshot
 from orderone.training.stacked.alike import (
     attribute_texts,
@@ -85,29 +85,17 @@ class ResumeCheck:
             *changed(self.globals, _globals_of(loop)),
             *self._different_losses(loop),
         ]
-        if not names and different is not None and self._may_be_rounding(loop):
-            self.later = unclear_text(different)
-            return None
         if not names:
             names = changed(self.at_start, description(loop.step.module))
         return lost_text(names, different)
 
-    def _may_be_rounding(self, loop: TrainingLoop) -> bool:
-        """Return whether kernels that are not repeatable may explain a difference."""
-        updates = (_latest(loop), _latest(self.other))
-        half = loop.settings.half is not None
-        return may_be_rounding(*updates, self._before(loop), half, loop.world.device)
-
     def _difference(self, loop: TrainingLoop) -> str | None:
         """Return what differs between the second updates; None if they agree to rounding."""
-        half = loop.settings.half is not None
-        return difference(_latest(loop), _latest(self.other), self._before(loop), half)
-
-    def _before(self, loop: TrainingLoop) -> dict[str, Tensor]:
-        """Return the tensors before the second update."""
         assert self.saved is not None  # `after_first_update` was called
         before = self.saved[0]
-        return {name: before[f"{MODEL}{name}"] for name in model_tensors(loop.step.module)}
+        tensors = {name: before[f"{MODEL}{name}"] for name in model_tensors(loop.step.module)}
+        half = loop.settings.half is not None
+        return difference(_latest(loop), _latest(self.other), tensors, half)
 
     def _acting_later(self, loop: TrainingLoop) -> str | None:
         """Return the state that the other copy has otherwise, or that both share and change."""
@@ -178,15 +166,6 @@ def lost_text(names: Sequence[str], different: str | None) -> str:
     return (
         f"{where}, which is not in a checkpoint{shown}; register a buffer for it, or implement"
         " get_extra_state and set_extra_state"
-    )
-
-
-def unclear_text(different: str) -> str:
-    """Say that a difference is either rounding or state, and how to find out which."""
-    return (
-        f"{different}. Kernels of this device that add numbers of half precision in any order can"
-        " explain this; a model that keeps state outside parameters and buffers, too. To find out"
-        " which, train a few updates with deterministic=True"
     )
 
 

@@ -30,9 +30,6 @@ class Rounding:
 
 ANY_ORDER = Rounding(loss=1e-5, change=1e-3, floor=1e-5)  # kernels of a GPU
 IN_HALF_PRECISION = Rounding(loss=1e-4, change=1e-3, floor=1e-3)
-# Kernels of a GPU that add numbers of half precision in any order, such as `index_add`. Each
-# addition rounds by up to 2^-9 (bfloat16), and 1,000 of them by about sqrt(1000) 2^-9 = 0.06.
-HALF_IN_ANY_ORDER = Rounding(loss=1e-2, change=0.06, floor=1e-2)
 
 
 @dataclass(frozen=True)
@@ -52,30 +49,7 @@ def difference(
     `before` are the tensors before the update; `half` says that passes compute in half precision.
     A training that diverged has no more state: None, as for updates that agree.
     """
-    return _difference(update, other, before, _rounding(update, half))
-
-
-def may_be_rounding(
-    update: Update,
-    other: Update,
-    before: Mapping[str, Tensor],
-    half: bool,
-    device: torch.device,
-) -> bool:
-    """Return whether a difference in half precision may come from additions in any order.
-
-    State with a small effect differs no more than that. Only `deterministic=True` can tell.
-    """
-    if device.type == "cpu" or torch.are_deterministic_algorithms_enabled():
-        return False
-    if _rounding(update, half) is not IN_HALF_PRECISION:
-        return False
-    return _difference(update, other, before, HALF_IN_ANY_ORDER) is None
-
-
-def _difference(
-    update: Update, other: Update, before: Mapping[str, Tensor], rounding: Rounding
-) -> str | None:
+    rounding = _rounding(update, half)
     for loss, other_loss in zip(update.losses, other.losses, strict=True):
         if not _same_number(loss, other_loss, rounding.loss):
             return _two_losses(loss, other_loss)
