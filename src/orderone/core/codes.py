@@ -902,6 +902,16 @@ SWEEP: dict[str, str] = {
         " Register a buffer for it, or implement get_extra_state and set_extra_state. If it never"
         " acts, ignore this warning. The warning also appears if the model could not be tested,"
         " because it cannot be copied: it holds something like a running generator or a lock."
+        " A training that is resumed is tested once more (resumed-differently)."
+    ),
+    "state-not-checked": (
+        "After the first update of a training with a checkpoint, a copy of it is loaded from its"
+        " state, and both make the second update. This finds state that a checkpoint does not"
+        " hold. There is no copy of a model over 1 GiB, or of a training in several processes."
+        " Such trainings are tested when they are resumed: updates between the last two"
+        " checkpoints are repeated, and a warning (resumed-differently) appears if their losses"
+        " differ. If the model has state outside parameters and buffers, implement get_extra_state"
+        " and set_extra_state."
     ),
     "resumed-differently": (
         "When a training is resumed, it first repeats one or two updates between its last two"

@@ -34,7 +34,7 @@ class Trained:
     loss: float  # held-out loss at the end, or mean of the last tenth; inf if diverged
     diverged_at: int | None
     seconds: float
-    notes: tuple[str, ...] = ()  # on the data
+    notes: tuple[str, ...] = ()  # on the data and on checkpoints
     sizes: "tuple[Size, ...]" = field(default=(), repr=False)  # of activations (`sizes_every`)
 
     def __repr__(self) -> str:

@@ -185,15 +185,36 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [name for name, text in now.items() if before.get(name) != text]
 
 
-def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
-    """Return a copy of a training before its first update; None if the model is too large for it.
-
-    Also None if it consists of several processes. Warn if it has objects that cannot be copied.
-    """
-    if loop.world.size > 1:
+def unchecked_note(loop: TrainingLoop) -> str | None:
+    """Return a note on a training that is not checked at its start; None if it is."""
+    reason = _not_copied(loop)
+    if reason is None:
         return None
+    text = (
+        f"checkpoint: it was not tested at the start whether a checkpoint holds all state, because"
+        f" {reason}; a resume repeats updates between the last two checkpoints, and warns if their"
+        " losses differ"
+    )
+    return with_code(text, "state-not-checked")
+
+
+def _not_copied(loop: TrainingLoop) -> str | None:
+    """Return why there is no copy of a training to check it with."""
+    if loop.world.size > 1:
+        return f"the training consists of {loop.world.size} processes"
     tensors = model_tensors(loop.step.module)
-    if sum(x.numel() * x.element_size() for x in tensors.values()) > LARGEST:
+    size = sum(x.numel() * x.element_size() for x in tensors.values())
+    if size > LARGEST:
+        return f"a copy of the model needs {size / 2**30:.1f} GiB, more than {LARGEST >> 30}"
+    return None
+
+
+def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
+    """Return a copy of a training before its first update; None if there is an `unchecked_note`.
+
+    Warn if it has objects that cannot be copied.
+    """
+    if _not_copied(loop) is not None:
         return None
     step = loop.step
     try:

@@ -36,7 +36,7 @@ from orderone.training.inputs import (
 )
 from orderone.training.loop import Checkpoint, TrainingLoop
 from orderone.training.outcome import Trained, final_loss
-from orderone.training.resume_check import copy_of
+from orderone.training.resume_check import copy_of, unchecked_note
 from orderone.training.schedule import schedule as read_schedule
 from orderone.training.settings import Settings, optional_count, read_device
 from orderone.training.sharded_checkpoint import ShardedCheckpoint, is_folder
@@ -174,7 +174,9 @@ def train(
             )
             loop.monitor = stack.enter_context(monitor)
         set_seed(seed + world.rank)  # dropout differs between processes
-        return _run(loop, saved)
+        note = unchecked_note(loop) if saved is not None else None
+        trained = _run(loop, saved)
+        return trained if note is None else replace(trained, notes=(*trained.notes, note))
 
 
 def _read_pair(
