@@ -30,7 +30,7 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked.resume_check import state_lost_by_checkpoints
 from orderone.training import checkpoint as checkpoints
-from orderone.training import interrupts
+from orderone.training import interrupts, same_update
 from orderone.training.source import Source
 
 STEPS = 8
@@ -457,6 +457,22 @@ def test_rounding_is_no_state_of_a_stack(size, saved):
     assert (lost is None) == saved
     if lost is not None:
         assert "gradient" in lost
+
+
+@pytest.mark.parametrize(("size", "saved"), [(1e-3, True), (30.0, False)])
+def test_differences_that_may_be_rounding_of_a_gpu(tmp_path, monkeypatch, size, saved):
+    """Kernels of a GPU add in any order, and products round to TensorFloat32."""
+    monkeypatch.setattr(same_update, "on_cpu", lambda update: False)
+    if saved:
+        with pytest.warns(UserWarning, match="add in any order") as caught:
+            train(lambda: AnyOrder(8, size), tmp_path)
+        assert warned_codes(caught) == ["state-may-be-lost"]
+    else:
+        with refuses("state-not-saved", argument="checkpoint"):
+            train(lambda: AnyOrder(8, size), tmp_path)
+    assert (tmp_path / "run.safetensors").exists() == saved
+    job = job_of(lambda width: AnyOrder(width, size), verify=False)
+    assert (state_lost_by_checkpoints(job, trials_of(job)) is None) == saved
 
 
 class Counting(torch.optim.SGD):

@@ -902,7 +902,9 @@ SWEEP: dict[str, str] = {
         " Register a buffer for it, or implement get_extra_state and set_extra_state. If it never"
         " acts, ignore this warning. The warning also appears if the model could not be tested,"
         " because it cannot be copied: it holds something like a running generator or a lock."
-        " A training that is resumed is tested once more (resumed-differently)."
+        " On a GPU it also appears if the second update differs by an amount that the rounding of"
+        " kernels which add in any order may explain. A training that is resumed is tested once"
+        " more (resumed-differently)."
     ),
     "state-not-checked": (
         "After the first update of a training with a checkpoint, a copy of it is loaded from its"

@@ -21,7 +21,7 @@ from orderone.training.checkpoint import Content, model_tensors
 from orderone.training.code_state import fresh_caches, global_texts
 from orderone.training.fresh_loss import fresh_loss
 from orderone.training.loop import TrainingLoop
-from orderone.training.same_update import Update, difference
+from orderone.training.same_update import Difference, Update, difference
 from orderone.training.snapshot import MODEL, restore_snapshot, snapshot
 from orderone.training.stacked.alike import (
     attribute_texts,
@@ -47,6 +47,7 @@ class ResumeCheck:
         self.globals: Mapping[str, str] = {}  # before the second update
         self.entangled: bool = False  # whether the copy uses tensors of the original
         self.later: str | None = None  # state that is not in a checkpoint, and has not acted yet
+        self.doubt: str | None = None  # a difference that may be rounding
 
     def after_first_update(self, loop: TrainingLoop) -> None:
         """Load the state into the other copy, and let that make the second update."""
@@ -85,17 +86,22 @@ class ResumeCheck:
             *changed(self.globals, _globals_of(loop)),
             *self._different_losses(loop),
         ]
+        if not names and different is not None and different.unclear:
+            self.doubt = (
+                f"{different.text}; kernels that add in any order may explain it; a resume repeats"
+                " updates, and warns if their losses differ"
+            )
+            return None
         if not names:
             names = changed(self.at_start, description(loop.step.module))
-        return lost_text(names, different)
+        return lost_text(names, None if different is None else different.text)
 
-    def _difference(self, loop: TrainingLoop) -> str | None:
+    def _difference(self, loop: TrainingLoop) -> Difference | None:
         """Return what differs between the second updates; None if they agree to rounding."""
         assert self.saved is not None  # `after_first_update` was called
         before = self.saved[0]
         tensors = {name: before[f"{MODEL}{name}"] for name in model_tensors(loop.step.module)}
-        half = loop.settings.half is not None
-        return difference(_latest(loop), _latest(self.other), tensors, half)
+        return difference(_latest(loop), _latest(self.other), tensors, loop.settings.half)
 
     def _acting_later(self, loop: TrainingLoop) -> str | None:
         """Return the state that the other copy has otherwise, or that both share and change."""

@@ -56,7 +56,7 @@ class TrainCheckpoint:
         """Raise an InputError if the training has a state that no file can hold."""
         if self.pending is not None:
             lost = self.pending.after_second_update(loop)
-            later = self.pending.later
+            later = self.pending.later or self.pending.doubt
             self.pending = None
             if later is not None:
                 text = f"checkpoint: {later}"

@@ -56,7 +56,7 @@ def _check(job: Job, trial: Trial) -> str | None:
     checkpoints.restore_extra(other.program.model, checkpoints.unpack(packed, tensors))
     with fresh_caches(stack.program.model, stack.program.loss):
         other_update = _update(other, batches[1])
-    different = difference(update, other_update, state, job.settings.half is not None)
+    different = difference(update, other_update, state, job.settings.half)
     model = stack.program.model
     outside = changed(globals_before, global_texts(model, stack.program.loss))
     if text_of(stack.program.loss) != text_of(other.program.loss):
@@ -64,7 +64,9 @@ def _check(job: Job, trial: Trial) -> str | None:
     if different is None:
         return later_text(different_attributes(model, other.program.model) + outside)
     names = different_attributes(model, other.program.model, exact=False) + outside
-    return lost_text(names or changed(at_start, description(model)), different)
+    if not names and different.unclear:
+        return None  # a resume repeats updates, and compares their losses
+    return lost_text(names or changed(at_start, description(model)), different.text)
 
 
 def _update(stack: Stack, batches: Sequence[Batch]) -> Update:
