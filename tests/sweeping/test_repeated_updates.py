@@ -2,6 +2,7 @@
 
 import types
 import warnings
+from queue import SimpleQueue
 
 import pytest
 import torch
@@ -52,6 +53,14 @@ class Replacing(nn.Module):
         return self.last(self.inner(x))
 
 
+class Queued(Late):
+    """Model that counts by a queue, whose size no text shows."""
+
+    def __init__(self, width):
+        super().__init__(width, lambda model: model.entries.put(0) or model.entries.qsize())
+        self.entries = SimpleQueue()
+
+
 def interrupted(monkeypatch):
     """Let Ctrl-C arrive before the update `STOP` reads its data."""
     stopped = {"at": STOP}
@@ -96,12 +105,27 @@ def test_train_names_state_in_a_file_that_acts_late(tmp_path, monkeypatch, file)
     assert codes(caught) == {"resumed-differently"}
 
 
-def test_train_names_a_module_that_was_replaced(tmp_path, monkeypatch):
-    path = tmp_path / "run.safetensors"
+class Freezing(Replacing):
+    """Model that stops to train a tensor in the update before it is interrupted."""
+
+    def forward(self, x):
+        self.calls += 1
+        if self.training and int(self.calls) == STOP:
+            self.inner[0].weight.requires_grad_(False)
+        return self.inner(x)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [(Replacing, "last was Softsign in training mode"), (Freezing, "inner.0.weight was not tr")],
+)
+@pytest.mark.parametrize("file", ["run.safetensors", "run"], ids=["file", "folder"])
+def test_train_names_a_changed_structure(tmp_path, monkeypatch, build, words, file):
+    path = tmp_path / file
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        train(lambda: Replacing(8), path, interrupted(patch))
-    with pytest.warns(UserWarning, match="the loss of update") as caught:
-        train(lambda: Replacing(8), path)
+        train(lambda: build(8), path, interrupted(patch))
+    with pytest.warns(UserWarning, match=words) as caught:
+        train(lambda: build(8), path)
     assert codes(caught) == {"resumed-differently"}
 
 
@@ -144,13 +168,15 @@ def run(job, folder=None, stacked=False):
 
 
 @pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
-def test_trials_with_state_that_acts_late_start_again(tmp_path, monkeypatch, stacked):
-    wanted = run(job_of(Replacing), stacked=stacked)
+@pytest.mark.parametrize("kind", ["replaced", "queue"])
+def test_trials_with_state_that_acts_late_start_again(tmp_path, monkeypatch, stacked, kind):
+    build = Replacing if kind == "replaced" else Queued
+    wanted = run(job_of(build), stacked=stacked)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        run(job_of(Replacing, interrupted(patch)), tmp_path, stacked)
+        run(job_of(build, interrupted(patch)), tmp_path, stacked)
     assert list(tmp_path.glob("*.safetensors"))
     with pytest.warns(UserWarning, match="start again|starts again") as caught:
-        found = run(job_of(Replacing), tmp_path, stacked)
+        found = run(job_of(build), tmp_path, stacked)
     assert codes(caught) == {"resumed-differently"}
     assert found == wanted
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from orderone.core.errors import with_code
 from orderone.training import checkpoint as checkpoints
 from orderone.training import optimizer_state
+from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
+from orderone.training.model_structure import lost_structure
 from orderone.training.repeated_updates import can_be_repeated, different_loss
 from orderone.training.resume_check import ResumeCheck
 from orderone.training.snapshot import MODEL, restore_snapshot, snapshot
@@ -98,7 +100,7 @@ class TrialCheckpoint:
         if saved is None:
             return
         tensors, record = saved
-        if record.get("kind") != KIND or record.get("keys") != [self.key]:
+        if not self._is_of_trial(record):
             return
         changed = checkpoints.changed_tensor(loop.step.module, tensors, MODEL)
         if changed is not None:
@@ -112,20 +114,13 @@ class TrialCheckpoint:
         restore_snapshot(loop, saved)
 
     def _verify(self, loop: TrainingLoop) -> None:
-        """Repeat updates between the last two files."""
+        """Raise StartAgain if the last file does not hold all state of the trial."""
         record = checkpoints.header(self.path)
-        earlier = checkpoints.load_earlier(self.path)
-        if record is None or earlier is None:
+        if record is None or not self._is_of_trial(record):
             return
-        for found in (record, earlier[1]):
-            if found.get("kind") != KIND or found.get("keys") != [self.key]:
-                return
-        if not can_be_repeated(loop, record, earlier[1]):
-            return
-        if checkpoints.changed_tensor(loop.step.module, earlier[0], MODEL) is not None:
-            return
-        restore_snapshot(loop, earlier)
-        different = different_loss(loop, record["losses"])
+        different = lost_structure(loop.step.module, record.get("structure", {}))
+        if different is None:
+            different = self._different_loss(loop, record)
         if different is None:
             return
         text = (
@@ -136,3 +131,18 @@ class TrialCheckpoint:
         warnings.warn(with_code(text, "resumed-differently"), stacklevel=2)
         checkpoints.remove(self.path)
         raise StartAgain
+
+    def _different_loss(self, loop: TrainingLoop, record: Record) -> str | None:
+        """Repeat updates between the last two files; return what differs."""
+        earlier = checkpoints.load_earlier(self.path)
+        if earlier is None or not self._is_of_trial(earlier[1]):
+            return None
+        if not can_be_repeated(loop, record, earlier[1]):
+            return None
+        if checkpoints.changed_tensor(loop.step.module, earlier[0], MODEL) is not None:
+            return None
+        restore_snapshot(loop, earlier)
+        return different_loss(loop, record["losses"])
+
+    def _is_of_trial(self, record: Record) -> bool:
+        return record.get("kind") == KIND and record.get("keys") == [self.key]

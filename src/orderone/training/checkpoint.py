@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from orderone.core.errors import with_code
+from orderone.training.model_structure import changed_structure
 from orderone.training.outcome import read_evaluation
 
 if TYPE_CHECKING:
@@ -289,6 +290,7 @@ def progress(loop: "TrainingLoop") -> Record:
         "evaluation": list(loop.evaluation),
         "seconds": loop.seconds,
         "device": device_name(loop),
+        "structure": changed_structure(loop.structure, loop.step.module),
     }
     if loop.step.scale is not None:
         numbers["loss_scale"] = loop.step.scale.numbers()

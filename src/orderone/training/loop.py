@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from orderone.training import interrupts
+from orderone.training.model_structure import structure_of
 from orderone.training.outcome import recent_loss
 from orderone.training.settings import Settings
 from orderone.training.sinks import Sink
@@ -84,6 +85,7 @@ class TrainingLoop:
         self.stopped_at: int | None = None  # updates done when `report` stopped it
         self.monitor: SizeMonitor | None = None
         self.saved: list[int] = []  # updates done at each checkpoint
+        self.structure: dict[str, str] = structure_of(step.module)  # at the start
 
     @property
     def done(self) -> int:

@@ -30,6 +30,7 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training import optimizer_state
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
+from orderone.training.model_structure import lost_structure
 from orderone.training.repeated_updates import can_be_repeated
 from orderone.training.train_checkpoint import KIND, REMEDY, TrainCheckpoint
 from orderone.training.world import World
@@ -149,10 +150,17 @@ class ShardedCheckpoint(TrainCheckpoint):
     def verify(self, loop: TrainingLoop) -> None:
         """Warn if updates between the last two checkpoints have other losses when repeated."""
         folders = _complete(self.path)[-2:]
-        if len(folders) < 2:
+        if not folders:
             return
-        earlier, record = (_read_record(folder / RECORD) for folder in folders)
-        if dict(self.identity) != record["of"] or not can_be_repeated(loop, record, earlier):
+        record = _read_record(folders[-1] / RECORD)
+        if dict(self.identity) != record["of"]:
+            return
+        lost = lost_structure(loop.step.module, record.get("structure", {}))
+        if lost is not None:
+            self._warn(lost)
+            return
+        earlier = _read_record(folders[0] / RECORD)
+        if not can_be_repeated(loop, record, earlier):
             return
         self._check_shapes(loop, record["tensors"])
         self._load_folder(loop, folders[0], earlier)

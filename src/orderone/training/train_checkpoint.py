@@ -21,6 +21,7 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training import optimizer_state
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
+from orderone.training.model_structure import lost_structure
 from orderone.training.repeated_updates import can_be_repeated, different_loss
 from orderone.training.resume_check import ResumeCheck
 from orderone.training.world import World, like, whole
@@ -143,12 +144,16 @@ class TrainCheckpoint:
         Call `restore` afterwards. A file of another training is left to it.
         """
         record = checkpoints.header(self.path)
+        if record is None or record.get("kind") != KIND or dict(self.identity) != record["of"]:
+            return
+        lost = lost_structure(loop.step.module, record.get("structure", {}))
+        if lost is not None:
+            self._warn(lost)
+            return
         earlier = checkpoints.load_earlier(self.path)
-        if record is None or earlier is None or record.get("kind") != KIND:
+        if earlier is None or not can_be_repeated(loop, record, earlier[1]):
             return
         tensors, earlier_record = earlier
-        if dict(self.identity) != record["of"] or not can_be_repeated(loop, record, earlier_record):
-            return
         if checkpoints.changed_tensor(loop.step.module, tensors, "model.") is not None:
             return
         self._load(loop, tensors, earlier_record)
@@ -156,7 +161,11 @@ class TrainCheckpoint:
 
     def _compare(self, loop: TrainingLoop, losses: Sequence[float]) -> None:
         different = different_loss(loop, losses)
-        if different is None or not self.world.first:
+        if different is not None:
+            self._warn(different)
+
+    def _warn(self, different: str) -> None:
+        if not self.world.first:
             return
         text = (
             f"checkpoint: {different}: the training has state that no checkpoint holds, or is not"
@@ -164,7 +173,7 @@ class TrainCheckpoint:
             " without an interruption; register a buffer for the state, or implement"
             " get_extra_state and set_extra_state"
         )
-        warnings.warn(with_code(text, "resumed-differently"), stacklevel=3)
+        warnings.warn(with_code(text, "resumed-differently"), stacklevel=4)
 
     def restore(self, loop: TrainingLoop) -> None:
         """Continue from the file, if there is one.
