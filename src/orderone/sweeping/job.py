@@ -274,12 +274,13 @@ class Job:
     # --- making members ---------------------------------------------------------------------------
 
     def member(self, trial: Trial) -> Member:
-        """Return the initialized model of a trial, on the job's device and in its precision."""
-        with seeded(trial.seed):
-            built = self.built(trial.settings)
-            model = built.model
-            self.tensors.check(trial, shapes_of(model))
-            made = self.plan_for(trial, built)
+        """Return the initialized model of a trial, on the job's device and in its precision.
+
+        A new plan builds other models. What `build` leaves in classes or global variables must be
+        that of the trial, so its model is then built once more.
+        """
+        built, made = self._built_and_planned(trial)
+        model = built.model
         with seeded(start_seed(trial.seed)):
             made.apply()
         cast_model(model, torch.device(self.device), self.settings.dtype)
@@ -292,6 +293,16 @@ class Job:
             from_build,
         )
         return Member(model, made, trial.seed, trial.data_seed, trial.key, options)
+
+    def _built_and_planned(self, trial: Trial) -> tuple[Built, Plan]:
+        plans = len(self._made)
+        with seeded(trial.seed):
+            built = self.built(trial.settings)
+        self.tensors.check(trial, shapes_of(built.model))
+        planned = self.plan_for(trial, built)
+        if len(self._made) > plans:
+            return self._built_and_planned(trial)
+        return built, planned
 
     def built(self, settings: Scale) -> Built:
         """Return what `build` makes for these settings; the caller sets the seed."""
