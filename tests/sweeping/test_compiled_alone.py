@@ -198,7 +198,7 @@ def test_a_study_has_to_be_long_enough(tenfold, pays):
     counter = _Counter(torch.device("cpu"))
     counter._bandwidth = 1e12
     with counter:
-        torch.tanh(torch.ones(4, 4) @ torch.ones(4, 4)) + 1
+        torch.tanh(torch.ones(4, 4) @ torch.ones(4, 4)).add(1)
     fused = counter.saved / LAUNCH
     assert fused == pytest.approx(2)
     cost = SECONDS_PER_OPERATION * counter.operations

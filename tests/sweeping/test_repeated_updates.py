@@ -2,7 +2,9 @@
 
 import types
 import warnings
+from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +30,7 @@ class Late(nn.Module):
     def __init__(self, width, count):
         super().__init__()
         self.inner = mlp(width)
+        self.count: Callable[[], int]
         vars(self)["count"] = types.MethodType(count, self)
 
     def forward(self, x):
@@ -111,7 +114,7 @@ class Freezing(Replacing):
     def forward(self, x):
         self.calls += 1
         if self.training and int(self.calls) == STOP:
-            self.inner[0].weight.requires_grad_(False)
+            next(self.inner.parameters()).requires_grad_(False)
         return self.inner(x)
 
 
@@ -232,13 +235,14 @@ def counting_hook(kind):
 def with_counting_hook(kind):
     def build(width):
         model = mlp(width)
-        hook = counting_hook(kind)
+        layer = model.get_submodule("2")
+        hook: Any = counting_hook(kind)
         if kind == "forward":
-            model[2].register_forward_hook(hook)
+            layer.register_forward_hook(hook)
         elif kind == "backward":
-            model[2].register_full_backward_hook(hook)
+            layer.register_full_backward_hook(hook)
         else:
-            model[2].weight.register_hook(hook)
+            layer.get_parameter("weight").register_hook(hook)
         return model
 
     return build

@@ -9,8 +9,8 @@ compile is decided once for all trainings of an architecture, by passes of anoth
 3. Time both. If the compiled pass is not faster, do not use it.
 
 On a CPU, compiled passes of one small model are 0.6 to 0.9 times as fast as uncompiled ones, and
-the compiler takes a minute (`benchmarks/compiled_alone.py`). So nothing is compiled there unless
-the user asks for it.
+the compiler takes a minute (`benchmarks/compiled_alone.py`). On a GPU they have not been measured.
+So nothing is compiled unless the user asks for it.
 """
 
 import logging
