@@ -54,11 +54,13 @@ except ImportError as _error:
     raise missing_name(str(_error), torch.__version__) from _error
 
 __all__ = [
+    "CAST_OPERATION",
     "CHECKPOINT_GENERATORS",
     "CHILD_MODULES",
     "CHILD_SCHEDULERS",
     "COMPILED_CALL",
     "COMPILED_FORWARD",
+    "COMPILER_LOGGER",
     "MODULE_HOOKS",
     "NATIVE_MODULE",
     "RESET_PARAMETERS",
@@ -305,6 +307,12 @@ def share_step_hooks(optimizer: Optimizer, copied: Optimizer) -> None:
     copied._optimizer_step_pre_hooks.update(optimizer._optimizer_step_pre_hooks)
     copied._optimizer_step_post_hooks.update(optimizer._optimizer_step_post_hooks)
 
+
+# Name of the compiler's logger: compiled passes of single models; all.
+COMPILER_LOGGER = "torch._dynamo"
+
+# Operation that casts a tensor to another type: the precision inside a model; all.
+CAST_OPERATION = torch.ops.aten._to_copy.default
 
 # Attributes of nn.RNNBase that hold its parameters a second time: stacked training; all.
 RNN_WEIGHT_LISTS = ("_flat_weights", "_flat_weight_refs")

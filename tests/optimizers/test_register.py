@@ -319,7 +319,7 @@ def test_a_killed_trial_of_a_user_class_continues(tmp_path, monkeypatch):
 
     monkeypatch.setattr(TrainingLoop, "update", counted)
     resumed = sweep(Signs, **store)
-    assert done[0] == 3
+    assert done[:2] == [2, 3]  # the update before the last checkpoint is repeated and compared
     assert list(resumed.frame["loss"]) == list(whole.frame["loss"])
 
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from orderone.core.time_limit import TimeLimitReached, time_limit
 from orderone.seeding import AllGenerators, preserved
 from orderone.torch_compat import (
+    COMPILER_LOGGER,
     OpOverload,
     TorchDispatchMode,
     compiler_options,
@@ -135,7 +136,7 @@ def _add_gradients(step: Step, forward: nn.Module | None, batch: Batch) -> Tenso
 @contextmanager
 def _quiet_compiler() -> Iterator[None]:
     """Suppress warnings of the compiler: the user cannot change what it does."""
-    logger = logging.getLogger("torch._dynamo")
+    logger = logging.getLogger(COMPILER_LOGGER)
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:

@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from orderone.torch_compat import OpOverload, TorchDispatchMode
-
-CAST = torch.ops.aten._to_copy.default
+from orderone.torch_compat import CAST_OPERATION, OpOverload, TorchDispatchMode
 
 
 class Casts(TorchDispatchMode):
@@ -29,7 +27,7 @@ class Casts(TorchDispatchMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         result = func(*args, **kwargs or {})
-        if func is CAST and isinstance(result, Tensor) and isinstance(args[0], Tensor):
+        if func is CAST_OPERATION and isinstance(result, Tensor) and isinstance(args[0], Tensor):
             self._record(args[0], result)
         return result
 
