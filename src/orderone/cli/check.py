@@ -15,16 +15,7 @@ from orderone.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, NEGATIVE, OK
 from orderone.cli.files import check_files, check_records, wrote
 from orderone.cli.help import Help
 from orderone.cli.settings import read_rules, read_setting, read_start
-from orderone.cli.subject import (
-    AxisSizes,
-    Subject,
-    axis_of_model,
-    axis_of_training,
-    known_model,
-    read_axis,
-    read_sizes,
-    user_model,
-)
+from orderone.cli.subject import Selection, Subject, read_axis, selected
 from orderone.cli.unused import refuse_unused
 from orderone.core.errors import InputError
 from orderone.core.exact import count
@@ -178,9 +169,9 @@ def check(
         options["decay"] = decay
     if builder:
         options["batch_size"] = batch
-    shape = {"batch": batch, "length": length}
+    chosen = Selection(model, builder, widths, depths, data_name, first, batch, length)
     with explained(), show.threads(number):
-        subject = _subject(axis, model, builder, widths, depths, data_name, first, shape)
+        subject = selected(chosen, axis)
         result = run(subject, quiet=json, **options)
     _finish(result, subject, files, json)
 
@@ -204,44 +195,6 @@ def _finish(
     if result.interrupted:
         sys.exit(INTERRUPTED)
     sys.exit(STATUS[result.verdict])
-
-
-def _subject(
-    axis: AxisSizes | None,
-    model: str | None,
-    builder: str | None,
-    widths: str | None,
-    depths: str | None,
-    batches: str | None,
-    seed: int,
-    shape: dict[str, int | None],
-) -> Subject:
-    """Return the models to compare, with their batches."""
-    if axis is None:
-        return _sizes_of_model(model, builder, widths, depths, batches, seed, shape)
-    if axis.is_of_training:
-        return axis_of_training(axis, model, builder, widths, depths, batches, seed, shape)
-    return axis_of_model(axis, builder, widths, depths, batches)
-
-
-def _sizes_of_model(
-    model: str | None,
-    builder: str | None,
-    widths: str | None,
-    depths: str | None,
-    batches: str | None,
-    seed: int,
-    shape: dict[str, int | None],
-) -> Subject:
-    """Return a model of several widths or depths."""
-    sizes = read_sizes(widths, depths)
-    if not builder:
-        return known_model(model, sizes, batches, seed, **shape)
-    if len(sizes["widths"]) > 1:
-        refuse_unused("--builder and several --widths", depths=depths)
-    else:
-        refuse_unused("--builder and several --depths", widths=widths)
-    return user_model(builder, sizes, batches)
 
 
 def run(subject: Subject, quiet: bool = False, **options: Any) -> "Check":

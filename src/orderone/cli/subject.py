@@ -33,6 +33,42 @@ class Subject:
     batches: Any  # a batch, or one for each step, in any form that the model accepts
 
 
+@dataclass(frozen=True)
+class Selection:
+    """Options of the command line that choose the model, its sizes and its batches."""
+
+    model: str | None
+    builder: str | None
+    widths: str | None
+    depths: str | None
+    batches: str | None
+    seed: int
+    batch: int | None
+    length: int | None
+
+
+def selected(options: Selection, axis: "AxisSizes | None") -> Subject:
+    """Return the models to compare, with their batches."""
+    if axis is None:
+        return _sizes_of_model(options)
+    if axis.is_of_training:
+        return _axis_of_training(axis, options)
+    return _axis_of_model(axis, options)
+
+
+def _sizes_of_model(options: Selection) -> Subject:
+    """Return a model of several widths or depths."""
+    sizes = read_sizes(options.widths, options.depths)
+    if not options.builder:
+        shape = (options.batch, options.length)
+        return known_model(options.model, sizes, options.batches, options.seed, *shape)
+    if len(sizes["widths"]) > 1:
+        refuse_unused("--builder and several --widths", depths=options.depths)
+    else:
+        refuse_unused("--builder and several --depths", widths=options.widths)
+    return user_model(options.builder, sizes, options.batches)
+
+
 def known_model(
     name: str | None,
     sizes: dict[str, list[int]],
@@ -145,66 +181,56 @@ def read_axis(**texts: str | None) -> AxisSizes | None:
     return None
 
 
-def axis_of_training(
-    axis: AxisSizes,
-    model: str | None,
-    builder: str | None,
-    widths: str | None,
-    depths: str | None,
-    batches: str | None,
-    seed: int,
-    shape: dict[str, int | None],
-) -> Subject:
+def _axis_of_training(axis: AxisSizes, options: Selection) -> Subject:
     """Return one model for trainings of several sizes."""
     if axis.name == "batch_sizes":
-        refuse_unused(axis.option, batch=shape["batch"])
+        refuse_unused(axis.option, batch=options.batch)
     growing = {axis.name: axis.sizes}
-    if builder:
-        refuse_unused(f"--builder and {axis.option}", depths=depths)
-        build = load_builder(builder)
-        if widths:
-            build = partial(build, _one_size(widths, "widths", axis))
-        else:
-            check_call(build, builder)
-        return Subject(
-            builder, f"{builder} on {batches}", build, growing, user_batches(_needed(batches))
-        )
-    name = MODEL if model is None else one_of(model, MODELS, "model")
+    if options.builder:
+        build = _builder_of_one_model(axis, options.builder, options)
+        data = user_batches(_needed(options.batches))
+        about = f"{options.builder} on {options.batches}"
+        return Subject(options.builder, about, build, growing, data)
+    name = MODEL if options.model is None else one_of(options.model, MODELS, "model")
     known = MODELS[name]
-    width = _one_size(widths or WIDTH, "widths", axis)
+    width = _one_size(options.widths or WIDTH, "widths", axis)
     _check_multiple(name, [width])
-    build = partial(known.build, width, _one_size(depths or str(LAYERS), "depths", axis))
-    if batches:
-        refuse_unused("--batches", **shape)
-        return Subject(name, known.about, build, growing, user_batches(batches))
-    if axis.name == "batch_sizes":
-        size = axis.sizes[-1]
-    else:
-        size = shape["batch"]
+    depth = _one_size(options.depths or str(LAYERS), "depths", axis)
+    build = partial(known.build, width, depth)
+    if options.batches:
+        refuse_unused("--batches", batch=options.batch, length=options.length)
+        return Subject(name, known.about, build, growing, user_batches(options.batches))
+    size = axis.sizes[-1] if axis.name == "batch_sizes" else options.batch
 
     def batch_of_step(step: int, _seed: int) -> object:
-        return _known_batch(name, seed + step, size, shape["length"])
+        return _known_batch(name, options.seed + step, size, options.length)
 
     return Subject(name, known.about, build, growing, batch_of_step)
 
 
-def axis_of_model(
-    axis: AxisSizes,
-    builder: str | None,
-    widths: str | None,
-    depths: str | None,
-    batches: str | None,
-) -> Subject:
+def _builder_of_one_model(
+    axis: AxisSizes, builder: str, options: Selection
+) -> Callable[..., "nn.Module"]:
+    """Return the user's function: of one width with --widths, otherwise without arguments."""
+    refuse_unused(f"--builder and {axis.option}", depths=options.depths)
+    build = load_builder(builder)
+    if options.widths:
+        return partial(build, _one_size(options.widths, "widths", axis))
+    check_call(build, builder)
+    return build
+
+
+def _axis_of_model(axis: AxisSizes, options: Selection) -> Subject:
     """Return the user's model at several sizes on an axis that the models of `orderone` lack."""
-    if builder is None:
+    if options.builder is None:
         raise InputError(
             f"{axis.option} needs --builder package.module:function, a function of this size; the"
             " models of --model have no such axis",
             "needs-another-option",
             argument="builder",
         )
-    refuse_unused(axis.option, widths=widths, depths=depths)
-    return user_model(builder, {axis.name: axis.sizes}, batches)
+    refuse_unused(axis.option, widths=options.widths, depths=options.depths)
+    return user_model(options.builder, {axis.name: axis.sizes}, options.batches)
 
 
 def _one_size(text: str, name: str, axis: AxisSizes) -> int:
