@@ -8,6 +8,7 @@ of its tensors (over their learning rate) after four steps of AdamW, with two ac
 with a quarter of all. Two seeds; a minute on one core.
 
     python benchmarks/expert_slopes.py router    # the bias of GPT-OSS's router, ten seeds
+    python benchmarks/expert_slopes.py tokens    # a small mixture, 48 to 3072 tokens per batch
 """
 
 import logging
@@ -19,9 +20,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.mixtures import moe
+from support.mixtures import INPUTS, OUTPUTS, MixtureNet, moe
 
 import orderone as o1
 
@@ -30,6 +32,8 @@ EXPERTS = (8, 16, 32, 64)
 SEEDS = (0, 1)
 STEPS = 4
 BLOCK = "model.layers.1.mlp"
+TOKENS = (48, 192, 768, 3072)  # of a batch of the small mixture
+FEW_EXPERTS = (4, 8, 16, 32)
 
 
 def sizes(family: str, experts: int, active: int, seed: int, planned: bool) -> dict[str, float]:
@@ -74,12 +78,67 @@ def exponents(
         for seed in seeds:
             for key, value in sizes(family, experts, active, seed, planned).items():
                 logs.setdefault(key, []).append(math.log(value))
-    x = torch.tensor([math.log(experts) for experts in EXPERTS for _ in seeds])
+    return _slopes(EXPERTS, len(seeds), logs)
+
+
+def _slopes(
+    experts: Sequence[int], seeds: int, logs: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
+    """Return slopes of logarithms, which are ordered by experts and then by seeds."""
+    x = torch.tensor([math.log(number) for number in experts for _ in range(seeds)])
     x = x - x.mean()
+    return {key: float(x @ torch.tensor(values) / (x @ x)) for key, values in logs.items()}
+
+
+def small_mixture(experts: int, tokens: int, seed: int) -> dict[str, float]:
+    """Return updates in both blocks of a planned mixture after three steps.
+
+    `reached` takes only entries that had a gradient in every step. An expert without a token has
+    none, nor has a row of the router whose expert no token chose.
+    """
+    torch.manual_seed(seed)
+    model = MixtureNet(experts, 2, form="fused")
+    base = MixtureNet(FEW_EXPERTS[0], 2, form="fused")
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(tokens, INPUTS, generator=generator)
+    labels = torch.randint(OUTPUTS, (tokens,), generator=generator)
+    plan = o1.plan(model, base=base, lr=1e-2, weight_decay=0, eps=1e-12, inputs=x)
+    plan.apply()
+    optimizer = plan.optimizer()
+    mixture = {name: p for name, p in model.named_parameters() if ".mix." in name}
+    before = {name: p.detach().clone() for name, p in mixture.items()}
+    always = {name: torch.ones_like(p, dtype=torch.bool) for name, p in mixture.items()}
+    for _ in range(3):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), labels).backward()
+        for name, p in mixture.items():
+            assert p.grad is not None
+            always[name] &= p.grad != 0
+        optimizer.step()
     result: dict[str, float] = {}
-    for key, values in logs.items():
-        result[key] = float(x @ torch.tensor(values) / (x @ x))
+    for name, p in mixture.items():
+        update = (p - before[name]).detach() / plan[name].factors.lr
+        result[f"all {name}"] = _rms(update)
+        result[f"reached {name}"] = _rms(update[always[name]])
     return result
+
+
+def tokens_per_batch() -> None:
+    """Print exponents of updates in a small mixture for more and more tokens."""
+    print("tokens: experts, all entries | those with a gradient in every step; router, the same")
+    for tokens in TOKENS:
+        logs: dict[str, list[float]] = {}
+        for experts in FEW_EXPERTS:
+            for seed in range(10):
+                for key, value in small_mixture(experts, tokens, seed).items():
+                    logs.setdefault(key, []).append(math.log(value))
+        slopes = _slopes(FEW_EXPERTS, 10, logs)
+        cells: list[str] = []
+        for part in (".moe.", ".router."):
+            for kind in ("all", "reached"):
+                found = [v for key, v in slopes.items() if key.startswith(kind) and part in key]
+                cells.append(f"{min(found):+.2f} to {max(found):+.2f}")
+        print(f"{tokens:5}:", " | ".join(cells), flush=True)
 
 
 def _rms(x: Tensor) -> float:
@@ -108,6 +167,9 @@ def main() -> None:
     logging.disable(logging.WARNING)
     if sys.argv[1:] == ["router"]:
         router()
+        return
+    if sys.argv[1:] == ["tokens"]:
+        tokens_per_batch()
         return
     for title, fixed, planned in (
         ("2 active experts, planned", True, True),
