@@ -253,6 +253,22 @@ def test_the_place_where_curves_part_is_named():
     assert len(made.frame) == 4 * 16
 
 
+def test_the_gap_is_that_where_curves_part():
+    """Early windows differ more, but within the noise of seeds."""
+    rng = np.random.default_rng(0)
+    curves = power_curves(sizes=4, steps=400, noise=0.001)
+    for several in curves.values():
+        for losses in several:
+            losses[:100] *= 1 + 0.5 * rng.random()
+    for losses in curves[512]:
+        losses[200:240] *= 1.1
+    made = collapse("mup", curves, axis="width", lr=1e-3, offset=0.0, confidence=0.95)
+    assert made.parts_at == (pytest.approx((0.5, 0.6)),)
+    assert made.farthest == 512
+    assert made.gap == pytest.approx(0.1 * 0.5 / 1.025, rel=0.02)  # deviation of (1, 1, 1, 1.1)
+    assert made.noise < 0.2 * made.gap
+
+
 def test_an_offset_that_all_sizes_share_is_subtracted():
     curves = power_curves(sizes=4)
     shifted = {size: [losses + 2 for losses in several] for size, several in curves.items()}

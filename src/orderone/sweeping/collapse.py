@@ -15,9 +15,11 @@ L(T). At each window a one-way analysis of variance compares the sizes with the 
     F(x) = S Var_sizes[mean_seeds l] / mean_sizes[Var_seeds l]     (unequal S: weighted)
 
 The largest F of all windows is compared with its distribution when the runs are assigned to sizes
-at random. This test is exact if sizes make no difference, whatever the distribution of the noise
-and however windows depend on one another. (Seeds that share their data between sizes make it
-cautious: the common part of the noise counts as noise between seeds only.)
+at random. This test is exact if sizes make no difference to the mean nor to the noise, whatever the
+distribution of the noise and however windows depend on one another. Noise that differs between
+sizes makes "parts" more frequent than 1 - confidence, and seeds that share their data between sizes
+make it rarer: the common part of the noise counts as noise between seeds only.
+benchmarks/collapse_level.py measures both.
 """
 
 import math
@@ -50,7 +52,8 @@ class Collapse:
     """Verdict on the normalized loss curves of one rule; `frame` has the curves.
 
     `gap` is the largest standard deviation between sizes, and `noise` that between seeds in the
-    same window, both relative to the mean curve.
+    same window, both relative to the mean curve. If the curves part, only windows where they do
+    count.
     """
 
     rule: str
@@ -76,15 +79,22 @@ class Collapse:
         return self.means.std(0, ddof=1) / np.abs(self.means.mean(0))
 
     @property
+    def _worst(self) -> int:
+        """Window of the largest gap, among those where the curves part if they do."""
+        gaps = self._gaps
+        if self.verdict == PARTS:
+            gaps = np.where(self.significant, gaps, -1)
+        return int(gaps.argmax())
+
+    @property
     def gap(self) -> float:
         """Largest relative standard deviation between the mean curves of the sizes."""
-        return float(self._gaps.max())
+        return float(self._gaps[self._worst])
 
     @property
     def noise(self) -> float:
         """Relative standard deviation between seeds, where the gap is largest."""
-        worst = int(self._gaps.argmax())
-        return float((self.spread / np.abs(self.means.mean(0)))[worst])
+        return float((self.spread / np.abs(self.means.mean(0)))[self._worst])
 
     @property
     def parts_at(self) -> tuple[tuple[float, float], ...]:
@@ -104,8 +114,8 @@ class Collapse:
     @property
     def farthest(self) -> int:
         """Size whose curve is farthest from the others where the gap is largest."""
-        worst = int(self._gaps.argmax())
-        away = np.abs(self.means[:, worst] - np.median(self.means[:, worst]))
+        means = self.means[:, self._worst]
+        away = np.abs(means - np.median(means))
         return self.sizes[int(away.argmax())]
 
     @cached_property
