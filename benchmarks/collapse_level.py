@@ -5,7 +5,7 @@
 The nominal rate is 5 %. Synthetic curves have noise of steps and slow noise of seeds, which differs
 between the largest and the smallest size by a factor. Trained curves are those of a gated network
 with muP, 30 seeds of four widths; for "one mean curve", every width gets the mean curve of all
-widths and keeps its noise. Three seeds of each size are drawn 400 times. Two minutes on one core.
+widths and keeps its noise. Three seeds of each size are drawn 2000 times. A few minutes, one core.
 """
 
 import warnings
@@ -18,7 +18,7 @@ from torch.nn import functional
 import orderone as o1
 from orderone.sweeping.collapse import PARTS, Collapse, collapse
 
-WIDTHS, SEEDS, STEPS, DRAWS = (16, 32, 64, 128), 30, 120, 400
+WIDTHS, SEEDS, STEPS, DRAWS = (16, 32, 64, 128), 30, 120, 2000
 
 
 class Gated(nn.Module):

@@ -1,10 +1,13 @@
 """The growth of activations with width after four steps of AdamW, for unmodified models without and
 with a plan.
 
-    python benchmarks/slopes.py [--starts] [model ...]
+    python benchmarks/slopes.py [--starts | --local] [model ...]
 
 With `--starts`, plans with every start of `init=` instead. The slope is that of log RMS against log
 width, 64 to 512, of the module whose output grows fastest. tests/support/zoo.py has the models.
+
+With `--local`, planned models with ten seeds and widths up to 1024: exponents between neighbouring
+widths of the module whose output grows fastest, with standard errors.
 """
 
 import math
@@ -21,6 +24,7 @@ from support.zoo import ZOO
 import orderone as o1
 
 WIDTHS, STEPS, LR, SEEDS = (64, 128, 256, 512), 4, 1e-2, 2
+LOCAL_WIDTHS, LOCAL_SEEDS = (*WIDTHS, 1024), 10
 STARTS = ("fan-in", "xavier", "orthogonal", "zero-readout", "zero-residual", "completep")
 MODELS = ("mistral", "llama-gqa", "gpt-neox", "opt", "gemma2", "t5", "vit")
 
@@ -78,6 +82,32 @@ def worst_slope(name: str, start: str | None) -> tuple[float, str]:
     return max((slope, path) for path, slope in slopes.items())
 
 
+def print_local(names: list[str]) -> None:
+    torch.set_num_threads(1)
+    for name in names:
+        runs = [
+            [sizes(name, width, seed, "keep") for seed in range(LOCAL_SEEDS)]
+            for width in LOCAL_WIDTHS
+        ]
+        x = np.log(LOCAL_WIDTHS)
+        logs = {
+            path: np.array([[math.log(run[path]) for run in at_width] for at_width in runs])
+            for path in runs[0][0]
+        }
+        slopes = {
+            path: np.polyfit(x[: len(WIDTHS)], values[: len(WIDTHS)], 1)[0]
+            for path, values in logs.items()
+        }
+        path = max(slopes, key=lambda path: slopes[path].mean())
+        local = np.diff(logs[path], axis=0) / np.diff(x)[:, None]
+        root = LOCAL_SEEDS**0.5
+        steps = [f"{part.mean():+.2f} ± {part.std(ddof=1) / root:.2f}" for part in local]
+        whole = slopes[path]
+        print(f"{name}, {path}: widths {WIDTHS[0]} to {WIDTHS[-1]}", end=" ")
+        print(f"{whole.mean():+.3f} ± {whole.std(ddof=1) / root:.3f}; between neighbours", end=" ")
+        print(", ".join(steps), flush=True)
+
+
 def main(names: list[str], columns: dict[str, str | None]) -> None:
     torch.set_num_threads(1)
     print("| model | " + " | ".join(columns) + " |")
@@ -100,4 +130,8 @@ if __name__ == "__main__":
     if "--starts" in arguments:
         arguments.remove("--starts")
         columns = {start: start for start in STARTS}
-    main(arguments or list(MODELS), columns)
+    if "--local" in arguments:
+        arguments.remove("--local")
+        print_local(arguments or list(MODELS))
+    else:
+        main(arguments or list(MODELS), columns)

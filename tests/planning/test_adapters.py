@@ -89,8 +89,15 @@ def test_other_rules_for_the_rank():
     assert mua["2.left"].lr == mua["2.right"].lr == pytest.approx(8**-0.25)
     none = _plan(32, gamma=0.5, rank_rule=None)
     assert none["2.left"].lr == none["2.right"].lr == 1
-    sgd = _plan(32, gamma=1.0, optimizer="sgd")
-    assert (sgd["2.left"].lr, sgd["2.right"].lr) == pytest.approx((8, 8))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
+def test_rates_of_sgd_follow_the_gradients(gamma):
+    """The gradient of B is s (A x), so that its step changes the output by lr s^2 |A x|^2 ~
+    lr s^2 r: the rate is 1 / (s^2 r), and the entries of B are of the order 1 / (s r). The gradient
+    of A is s B, of the order 1 / r: the rate is r. Here r = 8 and s = r^-gamma."""
+    sgd = _plan(32, gamma=gamma, optimizer="sgd")
+    assert (sgd["2.left"].lr, sgd["2.right"].lr) == pytest.approx((8, 8 ** (2 * gamma - 1)))
 
 
 def test_rank_and_width_grow_by_different_ratios():
