@@ -7,10 +7,11 @@
 For every step and module it records the `input`, the `output` and the `output gradient`; for every
 tensor the `weight`, the `gradient` and the `update` of the step; with a fixed `batch`, the `change`
 of each output on that batch since the context opened. On request it records attention `scores` and
-their change. A step ends with `optimizer.step()`; without an optimizer, a step ends where the next
-forward pass begins. Several passes in one step (accumulated gradients, shared modules) are counted
-together. The rows of step t belong to the weights after t updates; `update` is the next update.
-Passes without gradients are not training, and are not recorded.
+their change, and spectral norms of matrices. A step ends with `optimizer.step()`; without an
+optimizer, a step ends where the next forward pass begins. Several passes in one step (accumulated
+gradients, shared modules) are counted together. The rows of step t belong to the weights after t
+updates; `update` is the next update. Passes without gradients are not training, and are not
+recorded.
 
 Output gradients are those of autograd: under a GradScaler they include the scale. A `gradient` is
 the one that the optimizer uses. If a tensor is distributed over processes, every process records
@@ -33,6 +34,7 @@ from orderone.core.exact import count
 from orderone.core.inputs import Count
 from orderone.measure.inputs import (
     CallInput,
+    FlagInput,
     ModelInput,
     PatternsInput,
     QuantitiesInput,
@@ -40,6 +42,7 @@ from orderone.measure.inputs import (
 )
 from orderone.measure.noise_scale import NoiseMeter
 from orderone.measure.recording import DEFAULT, QUANTITIES, Probe
+from orderone.measure.spectral_norms import SpectralMeter
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.inventory import inventory, unwrap
 from orderone.observe.quantities import Quantity
@@ -56,6 +59,7 @@ def probe(
     modules: PatternsInput = "*",
     every: Count = 1,
     noise: Count | None = None,
+    spectral: FlagInput = False,
     provenance: Mapping[str, object] | None = None,
 ) -> Iterator[Probe]:
     """Record the sizes of everything in `model` while it trains, in a table `.frame`.
@@ -74,6 +78,8 @@ def probe(
         every: Record every `every`-th step.
         noise: Samples in one backward pass. If a step accumulates the gradients of several passes,
             `.noise_scale` is then the gradient noise scale, an estimate of the critical batch size.
+        spectral: Record the spectral norm of every matrix and of its update, in a table
+            `.spectral_norms`. Matrices with more than 512 rows and columns are estimated.
         provenance: Further information to store with the records: a seed, the name of a run.
     """
     instance(model, nn.Module, "model", "pass the module that is trained")
@@ -100,14 +106,15 @@ def probe(
     meter = None
     if noise is not None:
         if optimizer is None:
-            raise InputError(
-                "optimizer: the noise of gradients is measured from step to step; pass the"
-                " optimizer of the training",
-                argument="optimizer",
-            )
+            raise _without_optimizer("the noise of gradients is")
         parameters = {name: item.tensor for name, item in inventory(model).items()}
         meter = NoiseMeter(parameters, count(noise, "noise"))
     period = count(every, "every")
+    spectral_meter = None
+    if instance(spectral, bool, "spectral", "pass True to record spectral norms"):
+        if optimizer is None:
+            raise _without_optimizer("spectral norms are")
+        spectral_meter = SpectralMeter(model, wanted, period)
     recording = Probe(
         model,
         optimizer,
@@ -117,9 +124,17 @@ def probe(
         lambda quantity, step: step % period == 0,
         provenance,
         meter,
+        spectral=spectral_meter,
     )
     with recording.watch():
         yield recording
+
+
+def _without_optimizer(what: str) -> InputError:
+    return InputError(
+        f"optimizer: {what} measured from step to step; pass the optimizer of the training",
+        argument="optimizer",
+    )
 
 
 def _check_call(model: nn.Module, batch: CallInput) -> None:

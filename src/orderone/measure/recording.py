@@ -13,6 +13,7 @@ from orderone.core.errors import InputError
 from orderone.measure import records
 from orderone.measure.inputs import CallInput
 from orderone.measure.noise_scale import NoiseMeter, NoiseScale
+from orderone.measure.spectral_norms import SpectralMeter
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import repeatable
 from orderone.observe.device_queue import memory
@@ -98,6 +99,7 @@ class Probe:
         provenance: Mapping[str, object] | None = None,
         noise: NoiseMeter | None = None,
         precision: Precision = SINGLE,
+        spectral: SpectralMeter | None = None,
     ):
         self.model: nn.Module = model
         self.precision: Precision = precision  # of the passes on the fixed batch
@@ -109,6 +111,7 @@ class Probe:
         self.provenance: dict[str, object] = dict(provenance or {})
         self.step: int = 0
         self._noise = noise
+        self._spectral = spectral
         self._compared = {
             quantity for quantity, change in CHANGES.items() if change in self.quantities
         }
@@ -169,6 +172,21 @@ class Probe:
                 argument="noise",
             )
         return self._noise.result()
+
+    @property
+    def spectral_norms(self) -> "pd.DataFrame":
+        """Largest singular values of all matrices and of their updates, one row for each.
+
+        Columns: step, module (the tensor), matrix (the number of an expert or group), quantity
+        ("weight" or "update"), norm, relative (norm / (fan_out / fan_in)^{1/2}; NaN if the axes are
+        not known), method ("exact" or "lanczos").
+        """
+        if self._spectral is None:
+            raise InputError(
+                "spectral: spectral norms were not recorded; pass probe(..., spectral=True)",
+                argument="spectral",
+            )
+        return self._spectral.frame(self.provenance | records.VERSIONS)
 
     @property
     def same_output(self) -> dict[str, str]:
@@ -368,6 +386,8 @@ class Probe:
         """
         if self._noise is not None:
             self._noise.end_step()
+        if self._spectral is not None:
+            self._spectral.before_step(self.step)
         if self.step == 0:
             # compiled code that includes the step of the optimizer would not call its hooks
             self._may_rest = not is_inside_compiled_call()
@@ -389,6 +409,8 @@ class Probe:
 
     @torch.no_grad()
     def _after_step(self) -> None:
+        if self._spectral is not None:
+            self._spectral.after_step(self.step)
         if self._now:
             if self._gradients_later:
                 for name, parameter in self._parameters.items():

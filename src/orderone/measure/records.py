@@ -25,6 +25,8 @@ UNITS = {
     "step": "optimizer steps since the first record",
     "loss": "of the batch of that step, before the step",
     "ratio": "RMS of a product over the product of the RMS of its factors",
+    "norm": "largest singular value, in units of the tensor",
+    "relative": "norm / sqrt(fan_out / fan_in), in units of the tensor",
     "exponent": "e in RMS = k n^e, without unit; low and high bound it",
 }
 PROVENANCE = "provenance"
