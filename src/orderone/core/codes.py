@@ -521,8 +521,8 @@ CHECK = {
         "The model divides the output of a readout by its length, as CLIP does. Under muP this"
         " output starts like n^-1/2 and becomes of order one in training. The division makes"
         " changes behind it, and gradients before it, larger by n^1/2 in the first steps. Let the"
-        " size of this output grow with the width, so that it is no readout, or normalize before"
-        " the readout."
+        " number of entries of this output grow with the width, so that it is no readout, or"
+        " normalize before the readout."
     ),
     "attention-not-scaled": (
         "Attention scores grow with the width, because queries and keys align in training, or they"

@@ -100,8 +100,8 @@ TABLE: tuple[JudgedQuantity, ...] = (
         STUDY,
         When.FIRST_UPDATE,
         "exact",
-        "the factor by which the updates of all tensors differ from what their learning rates and"
-        " gradients give",
+        "one factor for all tensors: the measured update divided by the update that follows from"
+        " learning rate and gradient",
         "the same factor at every size: steps are neither clipped nor made smaller by eps",
         ("common",),
         UPDATES,
@@ -173,8 +173,9 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.START,
         "range",
         "the input of a hidden matrix or readout",
-        "of order one, at the start or after the last step. Behind a readout inside the network it"
-        " may be smaller by n^-1/2, and behind two or more by n^-1",
+        "of order one, at the start or after the last step. Some networks have a readout (a layer"
+        " with many inputs and a fixed number of outputs) before their end. The input of a layer"
+        " after it may be smaller by n^-1/2, and after two or more of them by n^-1",
         ("boundary", "missing alignment"),
         SIZES,
         input_at_start,
@@ -219,8 +220,8 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.FIRST_AND_LAST,
         "range",
         "attention: how far the input of the softmax has moved",
-        "computed from the growth of the head size, the power of it by which the model divides"
-        " scores, and the sizes of queries and keys",
+        "computed from three things: how the head size grows, by which power of the head size the"
+        " model divides scores, and the sizes of queries and keys",
         ("boundary", "next", "missing alignment"),
         ATTENTION,
         score_change,

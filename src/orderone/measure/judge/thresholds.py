@@ -32,8 +32,8 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "common": Threshold(
         0.15,
-        "largest exponent of the common factor between the updates of all tensors and those that"
-        " their learning rates and gradients give",
+        "for the quantity `step`: largest exponent of the factor between the measured updates and"
+        " those that follow from learning rates and gradients",
         "the tensor with the smallest factor counts, so that noise of single tensors does not"
         " matter; clipping to a fixed norm changes all exponents by 0.3 to 0.5",
     ),
@@ -62,8 +62,8 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "fades": Threshold(
         0.5,
-        "for FAIL: smallest fraction of a deviation that is left if only the larger half of the"
-        " sizes is fitted",
+        "for FAIL: the exponent is fitted again with the larger half of the sizes only, and at"
+        " least this fraction of its deviation must remain",
         "a fault is a power law, with the same exponent at all sizes; corrections of finite size"
         " fall at least like n^-1/2, and a factor of 8 in size leaves less than half of them",
     ),
@@ -79,9 +79,9 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "resolution": Threshold(
         1.0,
-        "relative to the initial weights (updates) or outputs (changes), in units of their"
-        " precision (2^-23 for float32, 2^-10 for float16, 2^-7 for bfloat16): smaller ones cannot"
-        " be measured",
+        "in rounding errors: smaller updates and changes cannot be measured. The rounding error is"
+        " the initial weight (for updates) or output (for changes), times 2^-23 for float32, 2^-10"
+        " for float16 and 2^-7 for bfloat16",
         "an update is the difference of two weights, each rounded to its last digit, and a change"
         " is the difference of two outputs. Example: a branch whose gate starts at zero, with SGD",
     ),
@@ -94,7 +94,8 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "cancelled": Threshold(
         1e-4,
-        "relative to a random sum: smaller sums are rounding errors",
+        "relative to a sum of terms with random signs: a gradient of a bias that is smaller is a"
+        " rounding error",
         "single precision has 7 digits, and a sum of a thousand terms loses up to 3 of them."
         " Example: a bias before batch norm",
     ),
