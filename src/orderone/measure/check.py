@@ -137,7 +137,7 @@ class Check:
         rows, left_out = _rows(self.judgements, self.axis)
         notes = [f"because: {cause}" for cause in self.causes]
         notes += [note for note in self.notes if note not in self.causes]
-        notes += [f"start: {finding}" for finding in self._start_findings]
+        notes += [f"start (not judged): {finding}" for finding in self._start_findings]
         notes += filter(None, [left_out])
         for cause, names in _explained(self.judgements).items():
             notes.append(f"{', '.join(names)}: {cause}")
@@ -150,7 +150,7 @@ class Check:
         lines = [*wrapped(f"{self.verdict}: {self._headline}", indent=0), *wrapped(self._counts)]
         remarks = [f"because: {cause}" for cause in self.causes]
         remarks += [f"note: {note}" for note in self.notes if note not in self.causes]
-        remarks += [f"start: {finding}" for finding in self._start_findings]
+        remarks += [f"start (not judged): {finding}" for finding in self._start_findings]
         if self.count(Verdict.SHRINKS):
             note = (
                 "SHRINKS: the change falls faster with size than the rule predicts; the column"
@@ -209,7 +209,7 @@ def _table(judgements: Sequence[Judgement], axis: str) -> list[str]:
     if not rows:
         return []
     lines = ["", *text_table(rows, named=True), *filter(None, [left_out])]
-    lines += wrapped(_legend(rows, SYMBOLS[axis]), indent=0)
+    lines += wrapped(_legend(rows, SYMBOLS[axis], axis), indent=0)
     for cause, names in _explained(judgements).items():
         lines += wrapped(f"{', '.join(names)}: {cause}", indent=0)
     return lines
@@ -293,15 +293,15 @@ def _rows(judgements: Sequence[Judgement], axis: str) -> tuple[list[tuple[str, .
     return rows, words
 
 
-def _legend(rows: list[tuple[str, ...]], n: str) -> str:
+def _legend(rows: list[tuple[str, ...]], n: str, axis: str) -> str:
     """Return what the last two columns mean, with those forms only that occur in them."""
     measured = [row[3] for row in rows[1:]]
-    exponent = f"exponent e: size ~ {n}^e"
+    exponent = f"exponent e: size (RMS) ~ {n}^e ({n}: {axis})"
     if any(" to " in cell for cell in measured):
         exponent += ", smallest to largest of the modules in the row"
     if any("[" in cell for cell in measured):
         exponent += " [99 % interval]"
-    return f"{exponent}; allowed: <= at most, = exactly"
+    return f"{exponent}; allowed: <= at most, = exactly, both with a margin for noise"
 
 
 def _groups(judgements: Sequence[Judgement]) -> list[list[Judgement]]:

@@ -104,7 +104,7 @@ def read_sizes(**arguments: SizesInput | None) -> tuple[str, list[int]]:
     if len(passed) != 1:
         axes = " or ".join(f"{name}=[...]" for name in arguments)
         got = ", ".join(passed) or "none"
-        message = f"widths: expected one axis: {axes}; got {got}"
+        message = f"widths: expected the sizes to compare, as one of {axes}; got {got}"
         code = "several-axes" if passed else "invalid-argument"
         raise InputError(message, code, argument="widths")
     [(argument, values)] = passed.items()

@@ -153,7 +153,7 @@ def _no_growth(failed: Failed, context: Context) -> Failed:
 
 def _say_same_shapes(lines: Failed, context: Context) -> list[str]:
     return [
-        "base equals target: build returns a model of the same shapes at every size; does it"
+        "all models are equal: build returns a model of the same shapes at every size; does it"
         " use its argument?"
     ]
 

@@ -59,7 +59,7 @@ class Reason(StrEnum):
 
     FROZEN = "frozen"  # no step changes the tensor
     SCHEDULE = "schedule"
-    SAME_SHAPES = "base equals target"
+    SAME_SHAPES = "all models are equal"
     PREDICTED_GROWTH = "predicted growth"  # the rule itself predicts growth
     SHRINKS = "too small"  # smaller than missing alignment explains
     # initial size and learning rate ignore a multiplier in the forward code; its power is
