@@ -366,7 +366,7 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
                 result[carrier.name] = carrier.folding(needed, why)
             carrier_names = " and ".join(carrier.name for carrier in carriers)
             carried = replace(result[name], carried_multiplier=needed)
-            result[name] = carried.because(f"{reason}, once: folded into {carrier_names}")
+            result[name] = carried.because(f"{reason}: a factor folded into {carrier_names}")
             continue
         result[name] = result[name].because(reason)
         modules = _readout_modules(draft)

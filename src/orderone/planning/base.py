@@ -136,7 +136,7 @@ def configuration(model: nn.Module) -> Configuration:
     config = getattr(unwrap(model), "config", None)
     if not is_configuration(config):
         raise InputError(
-            "base: a mapping of overrides needs a Hugging Face model, with a config; got"
+            "base: entries of a configuration need a Hugging Face model, with a config; got"
             f" {type(unwrap(model)).__name__}. Pass the base as a module: plan(model,"
             " base=build(smaller sizes))",
             argument="base",

@@ -397,7 +397,9 @@ def _read_base(model: nn.Module, base: BaseInput) -> Base:
     if isinstance(base, Plan):
         return bases.from_plan(base, model)
     message = (
-        "base: expected a module, a mapping of overrides, a plan or its path, or 'absolute'; got"
+        "base: expected the model that you tuned (a module); for a Hugging Face model, the entries"
+        ' of its configuration that were smaller, such as {"hidden_size": 256}; a plan or its path;'
+        ' or "absolute"; got'
         f" {type(base).__name__}{pair_remedy(base)}"
     )
     raise InputError(message, "wrong-type", argument="base")

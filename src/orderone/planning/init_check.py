@@ -231,7 +231,7 @@ def summary(
     quantities = Counter(observation.quantity for observation in observations)
     total = len(observations)
     line = (
-        f"{note}: {total - len(off)} of {total} exponents of width at initialization are as"
+        f"{note}: {total - len(off)} of {total} sizes at initialization depend on the width as"
         " predicted"
     )
     notes: list[str] = []
