@@ -143,7 +143,7 @@ def _missing(
         why = f"with {fewest} seed the variation between seeds is unknown"
         return why, with_code(f"run {SEEDS} seeds or more, better 3", "needs-more-seeds")
     if len(inside) < len(optima):
-        return _beyond([optimum for optimum in optima if optimum.beyond != INSIDE], axis)
+        return beyond_grid([optimum for optimum in optima if optimum.beyond != INSIDE], axis)
     return None
 
 
@@ -154,7 +154,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}s were"
 
 
-def _beyond(outside: Sequence[Optimum], axis: str) -> tuple[str, str]:
+def beyond_grid(outside: Sequence[Optimum], axis: str) -> tuple[str, str]:
     """Return where the optima outside the grid are, and the remedies."""
     words = {
         BELOW: "the best learning rate is below the grid",

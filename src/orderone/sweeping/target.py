@@ -26,7 +26,7 @@ from orderone.core.errors import InputError, without_code
 from orderone.core.text_table import printable, wrapped
 from orderone.optimizers.table import name_in_label
 from orderone.planning import Plan, plan
-from orderone.sweeping.drift import MOVES, SEEDS, TRANSFERS, Drift
+from orderone.sweeping.drift import MOVES, SEEDS, TRANSFERS, Drift, beyond_grid
 from orderone.sweeping.optimum import ABOVE, INSIDE, Optimum
 from orderone.sweeping.trial import setting_of
 
@@ -200,9 +200,10 @@ def target(
     """Return the settings for this size; raise an InputError if the trainings support none."""
     inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
     if not inside:
+        remedy = beyond_grid(optima, axis)[1]
         raise InputError(
             f"{drift.rule}: no learning rate can be named for {axis} {size}: no {axis} has its best"
-            f" learning rate inside the grid; {without_code(drift.remedy)}",
+            f" learning rate inside the grid; {without_code(remedy)}",
             "no-learning-rate",
             argument=axis,
         )
