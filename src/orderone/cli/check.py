@@ -100,7 +100,7 @@ def check(
             of widths; --builder is a function of it.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad;
-            muon:match_rms_adamw names a convention of Muon's rate.
+            muon:match_rms_adamw is Muon with the learning-rate factor of that name in torch.
         lr: Learning rate of the smallest model; or one for each role or pattern of tensors:
             default=3e-3,embedding=1e-2,*.q_proj.weight=1e-3. Default: the default of torch.optim.
         weight_decay: Weight decay of the smallest model, like --lr. Default: the default of

@@ -92,8 +92,8 @@ def plan(
             neural-tangent, hybrid and maximal-update need none.
         rule: sp, ntk, mup, mf, standard, neural-tangent, hybrid or maximal-update.
         optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad;
-            muon:match_rms_adamw names a convention of Muon's rate. Default: the one that --builder
-            returns beside the model, otherwise adamw.
+            muon:match_rms_adamw is Muon with the learning-rate factor of that name in torch.
+            Default: the one that --builder returns beside the model, otherwise adamw.
         lr: Learning rate tuned on the base; or one for each role or pattern of tensors:
             default=3e-3,embedding=1e-2,*.q_proj.weight=1e-3. Default: the default of torch.optim.
         weight_decay: Weight decay tuned on the base, like --lr. Default: the default of

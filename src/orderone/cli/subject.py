@@ -259,9 +259,10 @@ def read_sizes(widths: str | None, depths: str | None) -> dict[str, list[int]]:
     else:
         width_values = read_range(WIDTHS, "widths")
     if (len(depth_values) > 1) == (len(width_values) > 1):
+        used = depths or f"{LAYERS}, the default"
         raise InputError(
-            "widths: expected several widths and one depth, or one width and several depths; got"
-            f" widths {widths or width_values} and depths {depths or depth_values}",
+            "widths: expected several sizes to compare: several widths and one depth, or one width"
+            f" and several depths; got widths {widths} and depths {used}",
             argument="widths",
         )
     return {"widths": width_values, "depths": depth_values}

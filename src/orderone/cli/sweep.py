@@ -132,23 +132,24 @@ def sweep(
         rules: One rule, or several to compare: standard,mup. `standard` has one learning rate for
             all tensors; `sp` is the standard parameterization with scaled learning rates.
         optimizer: sgd, adam, adamw, adafactor, muon, lion, rmsprop, nadam or adagrad;
-            muon:match_rms_adamw names a convention of Muon's rate. Default: the one that --builder
-            returns beside the model, otherwise adamw.
+            muon:match_rms_adamw is Muon with the learning-rate factor of that name in torch.
+            Default: the one that --builder returns beside the model, otherwise adamw.
         lr: Learning rates of the smallest model (or of --base): 1e-4:1e-1:16 means 16 values in
             geometric progression; 1e-3,3e-3 is a list.
         weight_decay: Weight decay of the smallest model. Default: the default of torch.optim.
-        init: Initial values of the base, as for `orderone plan`: fan-in, or
-            default=fan-in,readout=zero. To compare several: --space init=keep,fan-in. Default: the
-            values of the model's own code.
+        init: Initial values of the base: fan-in, zero-residual or another start, or one for each
+            role: default=fan-in,readout=zero (`orderone plan --help` lists all). To compare
+            several: --space init=keep,fan-in. Default: the values of the model's own code.
         space: Another setting to try, as NAME=VALUES with values as for --lr: beta2=0.95,0.99, or
             the setting of a role, pattern or optimizer: lr.embedding=1e-3:1e-1:5,
             weight_decay.readout=0, init_scale.*.q_proj.weight=0.5,1. May be repeated.
         depth: Scale residual branches with the number of layers L: sqrt (1/sqrt(L)) or completep
             (1/L). Default: no scaling.
-        decay: How weight decay follows the size of the model, as for `orderone plan`. Default:
-            independent.
-        expert_rule: If the number of experts differs from that of the base: mup, mssp, jiang or
-            none (no scaling). Default: mup.
+        decay: How weight decay follows the size of the model: independent (lr * weight_decay stays
+            constant), proportional (weight_decay stays constant), or another choice of `orderone
+            plan --help`. Default: independent.
+        expert_rule: How to scale if the number of experts differs from that of the base: mup,
+            mssp, jiang or none (no scaling); docs/axes.md explains them. Default: mup.
         rank_rule: If the rank of adapters (LoRA) differs from that of the base: mup, mua or none.
             Default: mup.
         repetition_rule: If the number of queries that share a key differs from that of the base:
@@ -160,8 +161,8 @@ def sweep(
         clip: Largest norm of the gradient (gradient clipping). Default: no clipping.
         seeds: Number of seeds at every size and learning rate.
         first_seed: The first seed.
-        batch: Texts or images in a batch. Default: 16. With --builder, samples in a batch of
-            --data; by default as --data has it.
+        batch: Texts or images in a batch. Default: 16. With --builder, samples of --data in a
+            batch; the default is then the batch size that --data has itself.
         length: Tokens of a text. Default: 64.
         source: Text for lm and denoising: python (the standard library, the default); sotu,
             gutenberg, imdb or linux (in --root); or your file or folder.
@@ -185,10 +186,11 @@ def sweep(
         sampler: grid, random, tpe or cmaes.
         trials: Number of points for every rule and size, with a sampler other than grid.
         pruner: Stop poor trials early: median or halving. Default: no pruning.
-        tune: start: search the constants that a rule leaves free (initial sizes and learning
-            rates of embedding and readout, temperature of attention), instead of a study of
-            transfer. It trains models of the smallest width at random points (--trials, 24 by
-            default), and compares the best point with the original start on new seeds.
+        tune: The only value is `start`. Instead of a study of transfer, search for better
+            constants that a rule leaves free: initial sizes and learning rates of embedding and
+            readout, and the temperature of attention. Models of the smallest width train with
+            random values of them (--trials, 24 by default), and the best values are compared
+            with the original ones on new seeds.
         target: Print settings for a model of this width (or depth). Needs several --widths or
             --depths, as --html and --png do.
         threads: Number of torch CPU threads.
