@@ -3,7 +3,8 @@
     python benchmarks/kernel_regression.py [inputs] [folder]
 
 The kernel, (inputs, inputs) in single precision, is written to a file in the folder, by strips
-(14.4 GB for 60,000 inputs, removed afterwards). Conjugate gradients read it in tiles.
+(14.4 GB for 60,000 inputs, removed afterwards). Conjugate gradients read its upper triangle in
+strips. The pages of the file should fit into memory: otherwise every step reads it from the disk.
 Memory is that of the process without the pages of the file. The accuracy is compared with that of
 the function that made the targets, and, for 2,000 of the inputs, with a Cholesky factor.
 """
@@ -60,7 +61,7 @@ def solve(count: int, folder: str) -> None:
     def tile(rows: slice, columns: slice) -> np.ndarray:
         nonlocal peak
         peak = max(peak, anonymous())
-        return np.array(matrix[rows, columns])
+        return matrix[rows, columns]
 
     start = time.process_time()
     wall = time.perf_counter()

@@ -196,3 +196,20 @@ def test_ensemble_of_trained_networks():
     covariance = ensemble.covariance(k.ntk[3:, :3], k.nngp[3:, :3], k.nngp[3:, 3:])
     np.testing.assert_allclose(mean, [-0.5304978552], rtol=1e-8)
     np.testing.assert_allclose(covariance, [[1.111476404]], rtol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["cholesky", "cg"])
+@pytest.mark.parametrize("form", ["array", "tiles"])
+def test_only_the_upper_triangle_is_read(method, form, monkeypatch):
+    monkeypatch.setattr("orderone.measure.kernels.regression.TILE_NUMBERS", 900)
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(300, 5))
+    k = kernel_of(points).ntk
+    y = np.stack([np.sin(points[:, 0]), points[:, 1]], 1)
+    expected = np.linalg.solve(k + 0.01 * np.eye(300), y)
+    upper = np.triu(k) + np.tril(np.full_like(k, 1e3), -1)
+    kernel = upper
+    if form == "tiles":
+        kernel = Tiles(300, lambda rows, columns: upper[rows, columns])
+    solved = KernelRegression(kernel, y, 0.01, method=method, rank=50, tolerance=1e-9)
+    np.testing.assert_allclose(solved.coefficients, expected, rtol=1e-5, atol=1e-6)

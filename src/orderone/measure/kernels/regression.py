@@ -28,16 +28,17 @@ from orderone.measure.kernels.matrices import Matrix, Tiles, tensor
 KernelInput: TypeAlias = Annotated[Tensor | np.ndarray | Tiles, UserInput]
 METHODS = ("auto", "cholesky", "cg")
 LARGEST_FACTOR = 8192  # examples; beyond, conjugate gradients
-TILE_NUMBERS = 2**25
+TILE_NUMBERS = 2**22  # of a strip, which is read twice: small enough for the cache
 
 
 class KernelRegression:
     """Regression with a kernel between training examples, (train, train).
 
     `kernel` is a matrix, possibly one that numpy maps from a file, or `Tiles`, which computes parts
-    of it when they are needed. `ridge` is added to its diagonal: the variance of the noise of a
-    Gaussian process. `rank` is the number of columns of the preconditioner, and `tolerance` the
-    relative size of the remaining error of each column of `targets`.
+    of it when they are needed. Only its upper triangle is read. `ridge` is added to its diagonal:
+    the variance of the noise of a Gaussian process. `rank` is the number of columns of the
+    preconditioner, and `tolerance` the relative size of the remaining error of each column of
+    `targets`.
     """
 
     def __init__(
@@ -114,10 +115,19 @@ class KernelRegression:
         else:
             part = self._kernel[rows, columns]
         if isinstance(part, np.ndarray):
-            part = torch.as_tensor(np.ascontiguousarray(part))
+            if min(part.strides, default=0) < 0:  # torch has no negative strides
+                part = np.ascontiguousarray(part)
+            part = torch.as_tensor(part)
         if not part.is_floating_point():
             part = part.double()
         return part
+
+    def _row(self, index: int) -> Tensor:
+        """Return a row of the matrix, from its upper triangle."""
+        this = slice(index, index + 1)
+        left = self._tile(slice(0, index), this)[:, 0]
+        right = self._tile(this, slice(index, self.size))[0]
+        return torch.cat([left, right])
 
     def _strips(self) -> Iterator[slice]:
         step = max(1, TILE_NUMBERS // self.size)
@@ -125,10 +135,20 @@ class KernelRegression:
             yield slice(first, min(self.size, first + step))
 
     def _times(self, vectors: Tensor) -> Tensor:
-        """Return (K + ridge I) vectors, tile by tile."""
+        """Return (K + ridge I) vectors, strip by strip, from the upper triangle of K.
+
+        A strip begins at its diagonal, and its transpose is the part below: half of K is read. A
+        kernel on disk then needs half the memory for its pages.
+        """
         product = self.ridge * vectors
         for rows in self._strips():
-            product[rows] += self._tile(rows, slice(0, self.size)).to(vectors) @ vectors
+            strip = self._tile(rows, slice(rows.start, self.size)).to(vectors)
+            count = rows.stop - rows.start
+            square = strip[:, :count].triu()
+            right = strip[:, count:]
+            product[rows] += square @ vectors[rows] + square.triu(1).T @ vectors[rows]
+            product[rows] += right @ vectors[rows.stop :]
+            product[rows.stop :] += right.T @ vectors[rows]
         return product
 
     # --- solvers
@@ -136,10 +156,10 @@ class KernelRegression:
     def _by_factor(self) -> Callable[[Tensor], Tensor]:
         matrix = self._tile(slice(0, self.size), slice(0, self.size)).clone()
         matrix.diagonal().add_(self.ridge)
-        factor, failed = torch.linalg.cholesky_ex(matrix)
+        factor, failed = torch.linalg.cholesky_ex(matrix, upper=True)
         if int(failed) or not bool(torch.isfinite(factor).all()):
             raise self._not_definite()
-        return lambda columns: torch.cholesky_solve(columns, factor)
+        return lambda columns: torch.cholesky_solve(columns, factor, upper=True)
 
     def _not_definite(self) -> InputError:
         return InputError(
@@ -181,7 +201,7 @@ class KernelRegression:
             largest = float(diagonal[pivot])
             if largest <= 1e-12 * start:
                 break
-            row = self._tile(slice(pivot, pivot + 1), slice(0, self.size))[0].double()
+            row = self._row(pivot).double()
             column = row - columns[:, :rank] @ columns[pivot, :rank]
             columns[:, rank] = column / largest**0.5
             diagonal = (diagonal - columns[:, rank] ** 2).clamp(min=0.0)
