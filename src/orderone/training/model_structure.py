@@ -1,4 +1,4 @@
-"""What a model consists of beside tensors and attributes: classes, modes, and what is trained.
+"""Description of a model beside its tensors and attributes: classes, modes, trained tensors.
 
 A checkpoint does not hold these. A model may change them in training: replace a module, freeze a
 tensor, put a module into evaluation mode. So a checkpoint says what has changed since the start,

@@ -59,7 +59,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs; `unclear` if kernels of a GPU that add in any order could explain it."""
+    """Difference of two updates; `unclear` if a GPU that adds in any order could explain it."""
 
     text: str
     unclear: bool
