@@ -1,5 +1,6 @@
-"""`benchmarks/compare.py` says what became slower; `batch_signal.py` predicts an exponent."""
+"""Scripts of `benchmarks`: what became slower, a predicted exponent, the table of models."""
 
+import argparse
 import importlib.util
 import json
 from pathlib import Path
@@ -123,3 +124,33 @@ def test_the_start_study_leaves_out_what_is_recorded():
     assert rules == [("adamw", ["mup"]), ("adamw", ["standard"])]
     assert {piece.architecture for piece in known} == {"vit"}
     assert not any(script.is_known(piece, None) for piece in pieces)
+
+
+def test_the_table_of_hugging_face_models_is_written_row_by_row(tmp_path, monkeypatch):
+    matrix = load("hf_matrix")
+    words = ["llama", "t5", "bloom"]
+    cells = matrix.selected(words)
+    assert cells[:3] == [
+        matrix.Cell("bloom", "bfloat16", "eager"),  # it has no fused attention
+        matrix.Cell("llama", "bfloat16", "sdpa"),
+        matrix.Cell("t5", "bfloat16", "sdpa"),
+    ]
+    assert len(cells) == len(set(cells)) == 2 * (2 + 2 + 1)
+    path = matrix.table_path(matrix.TABLES[0], tmp_path)
+    matrix.append(path, ["llama", "bfloat16", "sdpa", "yes", "done before, by another process"])
+    made = []
+
+    def make(cell, setting):
+        made.append(cell)
+        if cell.family == "t5":
+            raise ValueError("no such model")
+        return ["yes"]
+
+    monkeypatch.setattr(matrix, "TABLES", (matrix.TABLES[0]._replace(make=make),))
+    for number in range(2):
+        options = {"words": words, "out": tmp_path, "worker": "distances", "number": number}
+        matrix.work(argparse.Namespace(**options, jobs=2))
+    assert sorted(made) == sorted(set(cells) - {matrix.Cell("llama", "bfloat16", "sdpa")})
+    table = pandas.read_csv(path, names=[*matrix.CELL, *matrix.DISTANCES])
+    assert len(table) == len(cells)
+    assert set(table.stacked[table.family == "t5"]) == {"ValueError: no such model"}
