@@ -1,7 +1,8 @@
 """Many small models in one program, compared with one after another:
 
     python benchmarks/stacked.py [cuda] [gpt llama qwen3 gpt2 vit t5] [members] [64,128,256]
-        [by-hand] [profile] [only] [timed-kernels] [combined-kernels] [json=FILE]
+        [by-hand] [profile] [only] [timed-kernels] [combined-kernels] [proof] [seconds=100]
+        [json=FILE]
 
 Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast and batch 16, with context 128 for
 `gpt` (the default, `orderone.nn.GPT`) and 256 for unmodified Hugging Face models. Every method
@@ -13,11 +14,14 @@ the compiler choose kernels by time, which sweeps do not, since losses would dif
 `combined-kernels` lets it join small independent kernels. `by-hand` adds the same GPTs written with
 batched products for this one architecture (`gpt_by_hand.py`), compiled and replayed, and
 `nudged` one after another with every weight changed by one unit in its last place: what rounding
-alone does to the losses.
+alone does to the losses. After `seconds`, no further method is begun.
 
-    eager      one after another, fused AdamW
+    eager      one after another, fused AdamW; on a GPU 8 members are trained, and the time is
+               multiplied
     replayed   one after another, each step a CUDA graph
-    stacked    all in one program: eager, the whole step replayed, and compiled and replayed
+    stacked    all in one program: compiled and replayed, the whole step replayed, and eager
+    proof      `o1.sweep` of the members for a few steps: whether their stack was proved to equal
+               stand-alone runs, and the seconds of that sweep
 """
 
 import copy
@@ -33,6 +37,7 @@ from records import Records
 from torch import Tensor, nn
 from torch.nn import functional
 
+import orderone as o1
 from orderone.nn import GPT
 from orderone.sweeping.stacked import CapturedStep, Stack
 from orderone.torch_compat import compiler_options
@@ -52,6 +57,11 @@ if NUMBERS:
 if len(NUMBERS) > 1:
     WIDTHS = [int(width) for width in NUMBERS[1].split(",")]
 JSON = next((word.removeprefix("json=") for word in WORDS if word.startswith("json=")), None)
+LIMITS = [float(word.removeprefix("seconds=")) for word in WORDS if word.startswith("seconds=")]
+LIMIT = LIMITS[0] if LIMITS else float("inf")
+STARTED = time.perf_counter()
+FEW = 8 if DEVICE == "cuda" else MEMBERS  # members that are trained eagerly, one after another
+PROOF_STEPS = 20
 VOCAB, HEAD, ROUNDS, STEPS = 256, 32, 3, 20 if DEVICE == "cuda" else 3
 SECONDS = 1.0  # of a round, if its steps would take longer
 PRECISION = torch.bfloat16 if DEVICE == "cuda" else None
@@ -111,17 +121,19 @@ def batch_of(kind: str) -> tuple[Tensor, Tensor]:
 def compare(kind: str, width: int) -> None:
     models = [build(kind, width, seed) for seed in range(MEMBERS)]
     batch = batch_of(kind)
+    few = models[:FEW]
+    few_batches = (batch[0][:FEW], batch[1][:FEW])
     ways: dict[str, Callable[[], Callable[[], Tensor]]] = {
-        "eager": lambda: one_by_one(models, batch)
+        "eager": lambda: one_by_one(few, few_batches)
     }
     if DEVICE == "cuda":
         ways["replayed"] = lambda: replayed(models, batch)
-    ways["stacked"] = lambda: stacked(models, batch)
-    if DEVICE == "cuda":
-        ways["stacked, replayed"] = lambda: stacked(models, batch, graph=True)
     if COMPILE:
         graph = DEVICE == "cuda"
         ways["stacked, compiled"] = lambda: stacked(models, batch, compile=True, graph=graph)
+    if DEVICE == "cuda":
+        ways["stacked, replayed"] = lambda: stacked(models, batch, graph=True)
+    ways["stacked"] = lambda: stacked(models, batch)
     if "nudged" in WORDS:
         ways["nudged"] = lambda: one_by_one(nudged(models), batch)
     if "by-hand" in WORDS and kind == "gpt":
@@ -131,12 +143,16 @@ def compare(kind: str, width: int) -> None:
     times: dict[str, float] = {}
     reference = None
     for name, make in ways.items():
+        if time.perf_counter() - STARTED > LIMIT:
+            print(f"| {kind} | {width} | {name} | left out after {LIMIT:g} s |", flush=True)
+            continue
         forget()
         started = time.perf_counter()
         try:
             step = make()
             step_until = time.perf_counter() - started
             samples, losses = timed(step)
+            samples = [seconds * MEMBERS / len(losses) for seconds in samples]
         except Exception as error:
             text = str(error).partition("\n")[0][:200]
             print(f"| {kind} | {width} | {name} | {type(error).__name__}: {text} |", flush=True)
@@ -145,7 +161,8 @@ def compare(kind: str, width: int) -> None:
         if reference is None:
             reference = losses
         RECORDS.add(f"stacked {kind} {width} {name}", samples, start=step_until)
-        gaps = ((losses - reference) / reference).abs()
+        compared = min(len(losses), len(reference))
+        gaps = (losses[:compared] / reference[:compared] - 1).abs()
         cells = [kind, str(width), name, f"{1e3 * times[name]:.2f}"]
         cells.append(f"{times['eager'] / times[name]:.1f}x" if "eager" in times else "")
         cells.append(f"{times['replayed'] / times[name]:.1f}x" if "replayed" in times else "")
@@ -156,6 +173,41 @@ def compare(kind: str, width: int) -> None:
         if "profile" in WORDS and name in PROFILED:
             show_kernels(step)
         del step
+    if "proof" in WORDS:
+        show_proof(kind, width)
+
+
+def show_proof(kind: str, width: int) -> None:
+    """Print how `o1.sweep` trains the members, and whether their stack was proved."""
+    if time.perf_counter() - STARTED > LIMIT:
+        print(f"| {kind} | {width} | proof | left out after {LIMIT:g} s |", flush=True)
+        return
+    forget()
+    seeds = range(MEMBERS)
+    inputs, targets = batch_of(kind)
+    started = time.perf_counter()
+    study = o1.sweep(
+        lambda width: model_of(kind, width),
+        {"lr": [rate(0)], "seed": seeds},
+        widths=[width],
+        base=width,
+        data=lambda step, seed: (inputs[seed % MEMBERS], targets[seed % MEMBERS]),
+        loss=lambda output, wanted: functional.cross_entropy(
+            getattr(output, "logits", output).flatten(0, -2), wanted.flatten()
+        ),
+        steps=PROOF_STEPS,
+        device=DEVICE,
+        precision="bfloat16" if DEVICE == "cuda" else "float32",
+        compile=False,
+        progress=False,
+    )
+    seconds = time.perf_counter() - started
+    outcome = next(iter(study.outcomes.values()))
+    facts = {key: outcome.facts.get(key) for key in ("engine", "members", "verified")}
+    print(f"| {kind} | {width} | proof | {seconds:.1f} s for {PROOF_STEPS} steps: {facts} |")
+    for note in study.notes:
+        print(f"    note: {note}")
+    sys.stdout.flush()
 
 
 def show_kernels(step: Callable[[], Tensor]) -> None:
@@ -221,13 +273,15 @@ def wait() -> None:
 
 def build(kind: str, width: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
+    return model_of(kind, width).to(DEVICE)
+
+
+def model_of(kind: str, width: int) -> nn.Module:
     heads = max(width // HEAD, 1)
     _, length = sizes(kind)
     if kind == "gpt":
-        model = GPT(vocab=VOCAB, length=length, width=width, heads=heads, depth=4)
-    else:
-        model = hugging_face(kind, width, heads, length)
-    return model.to(DEVICE)
+        return GPT(vocab=VOCAB, length=length, width=width, heads=heads, depth=4)
+    return hugging_face(kind, width, heads, length)
 
 
 def hugging_face(kind: str, width: int, heads: int, length: int) -> nn.Module:
@@ -268,8 +322,6 @@ def hugging_face(kind: str, width: int, heads: int, length: int) -> nn.Module:
         hf.T5ForConditionalGeneration(
             hf.T5Config(
                 **encoder_decoder,
-                d_ff=4 * width,
-                num_heads=heads,
                 vocab_size=VOCAB,
                 num_layers=2,
                 num_decoder_layers=2,

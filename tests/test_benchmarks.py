@@ -123,3 +123,13 @@ def test_the_start_study_leaves_out_what_is_recorded():
     assert rules == [("adamw", ["mup"]), ("adamw", ["standard"])]
     assert {piece.architecture for piece in known} == {"vit"}
     assert not any(script.is_known(piece, None) for piece in pieces)
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama", "qwen3", "gpt2", "vit", "t5"])
+def test_models_of_stacks_can_be_built(monkeypatch, kind):
+    folder = Path(__file__).parents[1] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    script = load("stacked")
+    inputs, targets = script.batch_of(kind)
+    loss = script.loss_of(script.model_of(kind, 32), inputs[0][:1], targets[0][:1])
+    assert loss.isfinite()
