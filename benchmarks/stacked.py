@@ -1,14 +1,16 @@
 """Many small models in one program, compared with one after another:
 
-    python benchmarks/stacked.py [cuda] [gpt llama qwen3 gpt2 vit t5] [members] [64,128,256]
+    python benchmarks/stacked.py [cuda] [gpt study llama qwen3 gpt2 vit t5] [members] [64,128,256]
         [by-hand] [profile] [only] [timed-kernels] [combined-kernels] [proof] [seconds=100]
         [json=FILE]
 
 Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast and batch 16, with context 128 for
-`gpt` (the default, `orderone.nn.GPT`) and 256 for unmodified Hugging Face models. Every method
+`gpt` (the default, `orderone.nn.GPT`) and 256 for unmodified Hugging Face models. `study` are the
+GPTs of `transfer_study.py` (batch 8, context 128, heads of 64, separate readout). Every method
 trains the same members on the same batches. The last column but two is the difference of their
 losses after ten steps, which is rounding in bfloat16 that training amplifies; then come the peak
-memory and the seconds until the first step (capture and compilation). `profile` lists the slowest
+memory and the seconds until the first step (capture and compilation). Below a table: operations of
+matrix products and attention per step, and what share of 790 TFLOP/s each method reaches. `profile` lists the slowest
 kernels of the compiled step; `only` leaves out all but compiled stacks; `timed-kernels` lets
 the compiler choose kernels by time, which sweeps do not, since losses would differ between runs;
 `combined-kernels` lets it join small independent kernels. `by-hand` adds the same GPTs written with
@@ -36,6 +38,7 @@ from gpt_by_hand import ByHand
 from records import Records
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 import orderone as o1
 from orderone.nn import GPT
@@ -46,7 +49,8 @@ from orderone.training.stacked.compiled_step import CompiledStep
 
 WORDS = sys.argv[1:] if __name__ == "__main__" else []
 HUGGING_FACE = ("llama", "qwen3", "gpt2", "vit", "t5")
-KINDS = [word for word in WORDS if word == "gpt" or word in HUGGING_FACE] or ["gpt"]
+OURS = ("gpt", "study")
+KINDS = [word for word in WORDS if word in (*OURS, *HUGGING_FACE)] or ["gpt"]
 DEVICE = "cuda" if "cuda" in WORDS else "cpu"
 COMPILE = DEVICE == "cuda" or "compile" in WORDS
 MEMBERS = 64 if DEVICE == "cuda" else 16
@@ -62,6 +66,10 @@ LIMIT = LIMITS[0] if LIMITS else float("inf")
 STARTED = time.perf_counter()
 FEW = 8 if DEVICE == "cuda" else MEMBERS  # members that are trained eagerly, one after another
 PROOF_STEPS = 20
+FASTEST = 790e12  # operations per second: matrix products in bfloat16 on an H200, measured
+# weights and momenta read and written (24), casts (6), gradients (4), products (4)
+UPDATE_BYTES = 38
+BANDWIDTH = 4.8e12  # bytes per second of an H200
 VOCAB, HEAD, ROUNDS, STEPS = 256, 32, 3, 20 if DEVICE == "cuda" else 3
 SECONDS = 1.0  # of a round, if its steps would take longer
 PRECISION = torch.bfloat16 if DEVICE == "cuda" else None
@@ -103,6 +111,8 @@ def sizes(kind: str) -> tuple[int, int]:
     """Return the batch size and the context."""
     if DEVICE == "cpu":
         return 4, 32
+    if kind == "study":
+        return 8, 128
     return 16, 128 if kind == "gpt" else 256
 
 
@@ -173,8 +183,25 @@ def compare(kind: str, width: int) -> None:
         if "profile" in WORDS and name in PROFILED:
             show_kernels(step)
         del step
+    if DEVICE == "cuda":
+        show_rates(models[0], batch, times)
     if "proof" in WORDS:
         show_proof(kind, width)
+
+
+def show_rates(model: nn.Module, batch: tuple[Tensor, Tensor], times: dict[str, float]) -> None:
+    """Print the operations of a step of all members, and the rates of the methods."""
+    with FlopCounterMode(display=False) as counter:
+        loss_of(model, batch[0][0], batch[1][0]).backward()
+    model.zero_grad()
+    total = MEMBERS * counter.get_total_flops()
+    weights = MEMBERS * sum(p.numel() for p in model.parameters())
+    print(f"    {total:.3g} operations, {1e3 * total / FASTEST:.2f} ms at 790 TFLOP/s;", end=" ")
+    print(f"{weights:.3g} weights, {1e3 * UPDATE_BYTES * weights / BANDWIDTH:.2f} ms of traffic")
+    for name, seconds in times.items():
+        rate_of = total / seconds
+        print(f"    {name}: {rate_of / 1e12:.0f} TFLOP/s, {100 * rate_of / FASTEST:.0f} %")
+    sys.stdout.flush()
 
 
 def show_proof(kind: str, width: int) -> None:
@@ -277,10 +304,11 @@ def build(kind: str, width: int, seed: int) -> nn.Module:
 
 
 def model_of(kind: str, width: int) -> nn.Module:
-    heads = max(width // HEAD, 1)
+    heads = max(width // (2 * HEAD if kind == "study" else HEAD), 1)
     _, length = sizes(kind)
-    if kind == "gpt":
-        return GPT(vocab=VOCAB, length=length, width=width, heads=heads, depth=4)
+    if kind in OURS:
+        tied = kind != "study"
+        return GPT(vocab=VOCAB, length=length, width=width, heads=heads, depth=4, tied=tied)
     return hugging_face(kind, width, heads, length)
 
 
