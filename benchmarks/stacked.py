@@ -13,8 +13,8 @@ memory and the seconds until the first step (capture and compilation). Below a t
 matrix products and attention per step, and what share of 790 TFLOP/s each method reaches. `profile`
 lists the slowest kernels of the compiled step; `only` leaves out all but compiled stacks;
 `timed-kernels` lets the compiler choose kernels by time, which sweeps do not, since losses would
-differ between runs; `combined-kernels` lets it join small independent kernels. `by-hand` adds the same
-GPTs written with batched products for this one architecture (`gpt_by_hand.py`), compiled and
+differ between runs; `combined-kernels` lets it join small independent kernels. `by-hand` adds the
+same GPTs written with batched products for this one architecture (`gpt_by_hand.py`), compiled and
 replayed, and `nudged` one after another with every weight changed by one unit in its last place:
 what rounding alone does to the losses. After `seconds`, no further method is begun.
 
