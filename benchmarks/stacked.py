@@ -1,23 +1,29 @@
 """Many small models in one program, compared with one after another:
 
-    python benchmarks/stacked.py [cuda] [gpt llama qwen3 gpt2 vit t5] [members] [64,128,256]
-        [by-hand] [profile] [only] [timed-kernels] [combined-kernels] [json=FILE]
+    python benchmarks/stacked.py [cuda] [gpt study llama qwen3 gpt2 vit t5] [members] [64,128,256]
+        [by-hand] [profile] [only] [timed-kernels] [combined-kernels] [proof] [seconds=100]
+        [json=FILE]
 
 Four layers, byte vocabulary, AdamW; on a GPU bfloat16 autocast and batch 16, with context 128 for
-`gpt` (the default, `orderone.nn.GPT`) and 256 for unmodified Hugging Face models. Every method
+`gpt` (the default, `orderone.nn.GPT`) and 256 for unmodified Hugging Face models. `study` are the
+GPTs of `transfer_study.py` (batch 8, context 128, heads of 64, separate readout). Every method
 trains the same members on the same batches. The last column but two is the difference of their
 losses after ten steps, which is rounding in bfloat16 that training amplifies; then come the peak
-memory and the seconds until the first step (capture and compilation). `profile` lists the slowest
-kernels of the compiled step; `only` leaves out all but compiled stacks; `timed-kernels` lets
-the compiler choose kernels by time, which sweeps do not, since losses would differ between runs;
-`combined-kernels` lets it join small independent kernels. `by-hand` adds the same GPTs written with
-batched products for this one architecture (`gpt_by_hand.py`), compiled and replayed, and
-`nudged` one after another with every weight changed by one unit in its last place: what rounding
-alone does to the losses.
+memory and the seconds until the first step (capture and compilation). Below a table: operations of
+matrix products and attention per step, and what share of 790 TFLOP/s each method reaches. `profile`
+lists the slowest kernels of the compiled step; `only` leaves out all but compiled stacks;
+`timed-kernels` lets the compiler choose kernels by time, which sweeps do not, since losses would
+differ between runs; `combined-kernels` lets it join small independent kernels. `by-hand` adds the
+same GPTs written with batched products for this one architecture (`gpt_by_hand.py`), compiled and
+replayed, and `nudged` one after another with every weight changed by one unit in its last place:
+what rounding alone does to the losses. After `seconds`, no further method is begun.
 
-    eager      one after another, fused AdamW
+    eager      one after another, fused AdamW; on a GPU 8 members are trained, and the time is
+               multiplied
     replayed   one after another, each step a CUDA graph
-    stacked    all in one program: eager, the whole step replayed, and compiled and replayed
+    stacked    all in one program: compiled and replayed, the whole step replayed, and eager
+    proof      `o1.sweep` of the members for a few steps: whether their stack was proved to equal
+               stand-alone runs, and the seconds of that sweep
 """
 
 import copy
@@ -32,7 +38,9 @@ from gpt_by_hand import ByHand
 from records import Records
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
+import orderone as o1
 from orderone.nn import GPT
 from orderone.sweeping.stacked import CapturedStep, Stack
 from orderone.torch_compat import compiler_options
@@ -41,7 +49,8 @@ from orderone.training.stacked.compiled_step import CompiledStep
 
 WORDS = sys.argv[1:] if __name__ == "__main__" else []
 HUGGING_FACE = ("llama", "qwen3", "gpt2", "vit", "t5")
-KINDS = [word for word in WORDS if word == "gpt" or word in HUGGING_FACE] or ["gpt"]
+OURS = ("gpt", "study")
+KINDS = [word for word in WORDS if word in (*OURS, *HUGGING_FACE)] or ["gpt"]
 DEVICE = "cuda" if "cuda" in WORDS else "cpu"
 COMPILE = DEVICE == "cuda" or "compile" in WORDS
 MEMBERS = 64 if DEVICE == "cuda" else 16
@@ -52,6 +61,15 @@ if NUMBERS:
 if len(NUMBERS) > 1:
     WIDTHS = [int(width) for width in NUMBERS[1].split(",")]
 JSON = next((word.removeprefix("json=") for word in WORDS if word.startswith("json=")), None)
+LIMITS = [float(word.removeprefix("seconds=")) for word in WORDS if word.startswith("seconds=")]
+LIMIT = LIMITS[0] if LIMITS else float("inf")
+STARTED = time.perf_counter()
+FEW = 8 if DEVICE == "cuda" else MEMBERS  # members that are trained eagerly, one after another
+PROOF_STEPS = 20
+FASTEST = 790e12  # operations per second: matrix products in bfloat16 on an H200, measured
+# weights and momenta read and written (24), casts (6), gradients (4), products (4)
+UPDATE_BYTES = 38
+BANDWIDTH = 4.8e12  # bytes per second of an H200
 VOCAB, HEAD, ROUNDS, STEPS = 256, 32, 3, 20 if DEVICE == "cuda" else 3
 SECONDS = 1.0  # of a round, if its steps would take longer
 PRECISION = torch.bfloat16 if DEVICE == "cuda" else None
@@ -93,6 +111,8 @@ def sizes(kind: str) -> tuple[int, int]:
     """Return the batch size and the context."""
     if DEVICE == "cpu":
         return 4, 32
+    if kind == "study":
+        return 8, 128
     return 16, 128 if kind == "gpt" else 256
 
 
@@ -111,17 +131,19 @@ def batch_of(kind: str) -> tuple[Tensor, Tensor]:
 def compare(kind: str, width: int) -> None:
     models = [build(kind, width, seed) for seed in range(MEMBERS)]
     batch = batch_of(kind)
+    few = models[:FEW]
+    few_batches = (batch[0][:FEW], batch[1][:FEW])
     ways: dict[str, Callable[[], Callable[[], Tensor]]] = {
-        "eager": lambda: one_by_one(models, batch)
+        "eager": lambda: one_by_one(few, few_batches)
     }
     if DEVICE == "cuda":
         ways["replayed"] = lambda: replayed(models, batch)
-    ways["stacked"] = lambda: stacked(models, batch)
-    if DEVICE == "cuda":
-        ways["stacked, replayed"] = lambda: stacked(models, batch, graph=True)
     if COMPILE:
         graph = DEVICE == "cuda"
         ways["stacked, compiled"] = lambda: stacked(models, batch, compile=True, graph=graph)
+    if DEVICE == "cuda":
+        ways["stacked, replayed"] = lambda: stacked(models, batch, graph=True)
+    ways["stacked"] = lambda: stacked(models, batch)
     if "nudged" in WORDS:
         ways["nudged"] = lambda: one_by_one(nudged(models), batch)
     if "by-hand" in WORDS and kind == "gpt":
@@ -131,12 +153,16 @@ def compare(kind: str, width: int) -> None:
     times: dict[str, float] = {}
     reference = None
     for name, make in ways.items():
+        if time.perf_counter() - STARTED > LIMIT:
+            print(f"| {kind} | {width} | {name} | left out after {LIMIT:g} s |", flush=True)
+            continue
         forget()
         started = time.perf_counter()
         try:
             step = make()
             step_until = time.perf_counter() - started
             samples, losses = timed(step)
+            samples = [seconds * MEMBERS / len(losses) for seconds in samples]
         except Exception as error:
             text = str(error).partition("\n")[0][:200]
             print(f"| {kind} | {width} | {name} | {type(error).__name__}: {text} |", flush=True)
@@ -145,7 +171,8 @@ def compare(kind: str, width: int) -> None:
         if reference is None:
             reference = losses
         RECORDS.add(f"stacked {kind} {width} {name}", samples, start=step_until)
-        gaps = ((losses - reference) / reference).abs()
+        compared = min(len(losses), len(reference))
+        gaps = (losses[:compared] / reference[:compared] - 1).abs()
         cells = [kind, str(width), name, f"{1e3 * times[name]:.2f}"]
         cells.append(f"{times['eager'] / times[name]:.1f}x" if "eager" in times else "")
         cells.append(f"{times['replayed'] / times[name]:.1f}x" if "replayed" in times else "")
@@ -156,6 +183,58 @@ def compare(kind: str, width: int) -> None:
         if "profile" in WORDS and name in PROFILED:
             show_kernels(step)
         del step
+    if DEVICE == "cuda":
+        show_rates(models[0], batch, times)
+    if "proof" in WORDS:
+        show_proof(kind, width)
+
+
+def show_rates(model: nn.Module, batch: tuple[Tensor, Tensor], times: dict[str, float]) -> None:
+    """Print the operations of a step of all members, and the rates of the methods."""
+    with FlopCounterMode(display=False) as counter:
+        loss_of(model, batch[0][0], batch[1][0]).backward()
+    model.zero_grad()
+    total = MEMBERS * counter.get_total_flops()
+    weights = MEMBERS * sum(p.numel() for p in model.parameters())
+    print(f"    {total:.3g} operations, {1e3 * total / FASTEST:.2f} ms at 790 TFLOP/s;", end=" ")
+    print(f"{weights:.3g} weights, {1e3 * UPDATE_BYTES * weights / BANDWIDTH:.2f} ms of traffic")
+    for name, seconds in times.items():
+        rate_of = total / seconds
+        print(f"    {name}: {rate_of / 1e12:.0f} TFLOP/s, {100 * rate_of / FASTEST:.0f} %")
+    sys.stdout.flush()
+
+
+def show_proof(kind: str, width: int) -> None:
+    """Print how `o1.sweep` trains the members, and whether their stack was proved."""
+    if time.perf_counter() - STARTED > LIMIT:
+        print(f"| {kind} | {width} | proof | left out after {LIMIT:g} s |", flush=True)
+        return
+    forget()
+    seeds = range(MEMBERS)
+    inputs, targets = batch_of(kind)
+    started = time.perf_counter()
+    study = o1.sweep(
+        lambda width: model_of(kind, width),
+        {"lr": [rate(0)], "seed": seeds},
+        widths=[width],
+        base=width,
+        data=lambda step, seed: (inputs[seed % MEMBERS], targets[seed % MEMBERS]),
+        loss=lambda output, wanted: functional.cross_entropy(
+            getattr(output, "logits", output).flatten(0, -2), wanted.flatten()
+        ),
+        steps=PROOF_STEPS,
+        device=DEVICE,
+        precision="bfloat16" if DEVICE == "cuda" else "float32",
+        compile=False,
+        progress=False,
+    )
+    seconds = time.perf_counter() - started
+    outcome = next(iter(study.outcomes.values()))
+    facts = {key: outcome.facts.get(key) for key in ("engine", "members", "verified")}
+    print(f"| {kind} | {width} | proof | {seconds:.1f} s for {PROOF_STEPS} steps: {facts} |")
+    for note in study.notes:
+        print(f"    note: {note}")
+    sys.stdout.flush()
 
 
 def show_kernels(step: Callable[[], Tensor]) -> None:
@@ -221,13 +300,16 @@ def wait() -> None:
 
 def build(kind: str, width: int, seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    heads = max(width // HEAD, 1)
+    return model_of(kind, width).to(DEVICE)
+
+
+def model_of(kind: str, width: int) -> nn.Module:
+    heads = max(width // (2 * HEAD if kind == "study" else HEAD), 1)
     _, length = sizes(kind)
-    if kind == "gpt":
-        model = GPT(vocab=VOCAB, length=length, width=width, heads=heads, depth=4)
-    else:
-        model = hugging_face(kind, width, heads, length)
-    return model.to(DEVICE)
+    if kind in OURS:
+        tied = kind != "study"
+        return GPT(vocab=VOCAB, length=length, width=width, heads=heads, depth=4, tied=tied)
+    return hugging_face(kind, width, heads, length)
 
 
 def hugging_face(kind: str, width: int, heads: int, length: int) -> nn.Module:
@@ -268,8 +350,6 @@ def hugging_face(kind: str, width: int, heads: int, length: int) -> nn.Module:
         hf.T5ForConditionalGeneration(
             hf.T5Config(
                 **encoder_decoder,
-                d_ff=4 * width,
-                num_heads=heads,
                 vocab_size=VOCAB,
                 num_layers=2,
                 num_decoder_layers=2,

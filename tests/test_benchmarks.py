@@ -154,3 +154,13 @@ def test_the_table_of_hugging_face_models_is_written_row_by_row(tmp_path, monkey
     table = pandas.read_csv(path, names=[*matrix.CELL, *matrix.DISTANCES])
     assert len(table) == len(cells)
     assert set(table.stacked[table.family == "t5"]) == {"ValueError: no such model"}
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama", "qwen3", "gpt2", "vit", "t5"])
+def test_models_of_stacks_can_be_built(monkeypatch, kind):
+    folder = Path(__file__).parents[1] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    script = load("stacked")
+    inputs, targets = script.batch_of(kind)
+    loss = script.loss_of(script.model_of(kind, 32), inputs[0][:1], targets[0][:1])
+    assert loss.isfinite()
