@@ -1290,9 +1290,10 @@ PAPERS: dict[str, str] = {
         " is still running. Leave out --port (or port=) and the explorer takes a free one."
     ),
     "too-slow": (
-        "The explorer stops a calculation that takes longer than its limit, so that sliders stay"
-        " responsive. Choose a smaller width or depth, or call the function that the page shows"
-        " under In Python, which has no limit."
+        "The explorer stops a calculation that takes more processor time than its limit, so that"
+        " sliders stay responsive. Choose a smaller width or depth, or call the function that the"
+        " page shows under In Python, which has no limit. On a machine that is busy with other"
+        " programs, an answer may also come too late: then try again."
     ),
     "stopped-unexpectedly": (
         "The process that computes for the explorer ended before it answered, for example because"
