@@ -897,8 +897,9 @@ SWEEP: dict[str, str] = {
         " damaged too, the training starts again."
     ),
     "state-may-be-lost": (
-        "The model changes an attribute, or a global variable, that a checkpoint does not hold. It"
-        " made no difference in the second update, so the training is saved. But if it acts later,"
+        "The model changes an attribute or a global variable, or writes a file, that a checkpoint"
+        " does not hold. It made no difference in the second update, so the training is saved. But"
+        " if it acts later,"
         " such as a counter that switches something on, a training that is resumed may differ."
         " Register a buffer for it, or implement get_extra_state and set_extra_state. If it never"
         " acts, ignore this warning. The warning also appears if the model could not be tested,"
@@ -1077,11 +1078,13 @@ TRAIN: dict[str, str] = {
         " register_buffer or nn.Parameter."
     ),
     "trials-share-state": (
-        "Trials that are trained one after another in a process change a global variable, an"
-        " attribute of a class, or the like. The second trial starts with what the first one has"
-        " left, so that its losses may differ from a training in a new process. Keep such state in"
-        " the model, best in a buffer. If it never acts, such as a count of calls for a log, ignore"
-        " the note."
+        "Trials that are trained one after another in a process share its global variables, files,"
+        " threads and libraries. The note appears if training changes a global variable, an"
+        " attribute of a class, or the like. It also appears if the first trial has other losses or"
+        " random draws when it is begun again, which is done after 2, 4, 8, ... trials: then"
+        " something acts that the trials have left, or the model is not repeatable. So losses may"
+        " differ from those of a training in a new process. Keep such state in the model, best in a"
+        " buffer. If it never acts, such as a count of calls for a log, ignore the note."
     ),
     "last-step-unclear": (
         "At the end of a stack, one member also takes the last step alone. Here its loss or"
@@ -1288,9 +1291,10 @@ PAPERS: dict[str, str] = {
         " is still running. Leave out --port (or port=) and the explorer takes a free one."
     ),
     "too-slow": (
-        "The explorer stops a calculation that takes longer than its limit, so that sliders stay"
-        " responsive. Choose a smaller width or depth, or call the function that the page shows"
-        " under In Python, which has no limit."
+        "The explorer stops a calculation that takes more processor time than its limit, so that"
+        " sliders stay responsive. Choose a smaller width or depth, or call the function that the"
+        " page shows under In Python, which has no limit. On a machine that is busy with other"
+        " programs, an answer may also come too late: then try again."
     ),
     "stopped-unexpectedly": (
         "The process that computes for the explorer ended before it answered, for example because"
