@@ -19,7 +19,7 @@ from orderone.theory.kernels.kernel import pinned
 from orderone.theory.kernels.layer import Layer, LayerInput, steps_through
 from orderone.theory.kernels.pairs import Pairs
 from orderone.theory.kernels.sequential import Sequential
-from orderone.theory.kernels.strips import strips
+from orderone.theory.kernels.strips import Strip, strips
 
 PAIRS_HELD = 2**18
 
@@ -43,13 +43,7 @@ def write(net: LayerInput, X: ArrayLike, nngp: Target = None, ntk: Target = None
     its precision is that of the pairs.
     """
     net = Sequential(instance(net, Layer, "net", "pass kernels.Sequential(...)"))
-    joint = [layer for layer in net.layers if not layer.pointwise]
-    if joint:
-        raise InputError(
-            f"net: expected layers that treat pairs of inputs separately, got {joint[0]}; call the"
-            " network with kernels.inputs(X) instead",
-            argument="net",
-        )
+    _refuse_joint_layers(net)
     first = start(X)
     if not is_numpy_array(first.unit) or first.tokens is not None:
         raise InputError("X: expected an array of numpy of shape (inputs, features)", argument="X")
@@ -64,12 +58,7 @@ def write(net: LayerInput, X: ArrayLike, nngp: Target = None, ntk: Target = None
     steps, points = steps_through(net.layers, first.points, dtype)
     size = np.sqrt(np.asarray(points.variance)).astype(dtype)
     for strip in strips(count, PAIRS_HELD):
-        a = first.unit[strip.rows]
-        b = first.unit[strip.columns]
-        gap = sharpened(np.clip(1 - a @ b.T, 0.0, 2.0), a, b).astype(dtype)
-        rows = np.arange(len(a))
-        gap[rows, rows] = 0
-        pairs = Pairs(gap, np.zeros_like(gap))
+        pairs = _input_pairs(first.unit, strip, dtype)
         for step in steps:
             pairs = step(pairs, strip)
         scale = size[strip.rows, None] * size[None, strip.columns]
@@ -85,6 +74,26 @@ def write(net: LayerInput, X: ArrayLike, nngp: Target = None, ntk: Target = None
         if isinstance(target, np.memmap):
             target.flush()
     return targets
+
+
+def _refuse_joint_layers(net: Sequential) -> None:
+    joint = [layer for layer in net.layers if not layer.pointwise]
+    if joint:
+        raise InputError(
+            f"net: expected layers that treat pairs of inputs separately, got {joint[0]}; call the"
+            " network with kernels.inputs(X) instead",
+            argument="net",
+        )
+
+
+def _input_pairs(unit: np.ndarray, strip: Strip, dtype: np.dtype) -> Pairs:
+    """Return the pairs of a strip before the first layer; `unit` are inputs of length 1."""
+    a = unit[strip.rows]
+    b = unit[strip.columns]
+    gap = sharpened(np.clip(1 - a @ b.T, 0.0, 2.0), a, b).astype(dtype)
+    rows = np.arange(len(a))
+    gap[rows, rows] = 0
+    return Pairs(gap, np.zeros_like(gap))
 
 
 def _target(target: Target, count: int, dtype: np.dtype, name: str) -> np.ndarray | None:
