@@ -48,6 +48,9 @@ def test_exact_numbers_are_numbers(number: object):
         ("G", lambda: theory.finite_width.norm_moment(1, 1, 5, torch.tensor(1j))),
         ("V0", lambda: theory.resnet_ode(range(10**15), 0.5)),
         ("q", lambda: theory.MeanField("tanh").length_map(range(10**15))),
+        ("x", lambda: theory.limits.distance(range(10**15), [1.0, 2.0])),
+        ("x", lambda: theory.limits.ks([[1.0], [1.0, 2.0]], [1.0, 2.0])),
+        ("u", lambda: theory.first_pass.rms_norm_backward(range(10**15), [1.0])),
     ],
 )
 def test_what_is_no_number_is_refused(argument: str, call: Callable[[], object]):
