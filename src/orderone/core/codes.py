@@ -1233,8 +1233,10 @@ THEORY: dict[str, str] = {
     ),
     "no-shaped-form": (
         "Shaping needs a function with a finite slope other than 0 at 0. Functions with a kink at 0"
-        " have a ShapedReLU, smooth ones a ShapedActivation. Functions with a trained slope (PReLU)"
-        " or the slope 0 (Softshrink) have neither: leave them unchanged with keep=[name]."
+        " have a ShapedReLU, smooth ones a ShapedActivation. DKS and TAT need functions without"
+        " jumps, smooth TAT a continuous slope, and not every depth has a solution. Functions with"
+        " a trained slope (PReLU), gates (GLU) and layers with activations inside of torch (LSTM)"
+        " have no form: leave them unchanged with keep=[name]."
     ),
     "already-shaped": (
         "The model already has shaped activations, and shaping them again would change their slopes"
@@ -1244,6 +1246,12 @@ THEORY: dict[str, str] = {
         "The function shape_activations replaces activation modules, and functions that are"
         " attributes of modules. It cannot replace calls such as torch.relu(x) in forward: use"
         " nn.ReLU() modules there."
+    ),
+    "functions-in-forward": (
+        "The code of a module calls an activation function such as F.relu(x), which"
+        " shape_activations cannot replace. A model with some shaped and some other activations"
+        " would not have the limit that shaping is for. Use a module (self.act = nn.ReLU()), or"
+        " pass the name of the calling module in keep, if these calls are gates or may stay."
     ),
     "tied-sizes-differ": (
         "With tied=True, embedding and readout are one tensor and have one initial size, but the"
