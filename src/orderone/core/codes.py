@@ -518,7 +518,7 @@ CHECK = {
         " get smaller in large models. Choose a smaller eps, or use the eps of a plan."
     ),
     "normalized-readout": (
-        "The model divides the output of a readout by its length, as CLIP does. Under muP this"
+        "The model divides the output of a readout by its length, as CLIP does. With muP this"
         " output starts like n^-1/2 and becomes of order one in training. The division makes"
         " changes behind it, and gradients before it, larger by n^1/2 in the first steps. Let the"
         " number of entries of this output grow with the width, so that it is no readout, or"
