@@ -22,7 +22,7 @@ NEEDS = {
     "drift-too-uncertain": "needs more seeds, {axis}s or learning rates",
     "loss-rises": "none: the loss rises with {axis}",
     "history-too-short": "needs longer training",
-    "no-learning-rate": "needs a learning rate that all {axis}s share",
+    "no-learning-rate": "needs a best learning rate inside the grid, run with all {axis}s",
 }
 
 
