@@ -457,9 +457,11 @@ def show_sweep(
     texts = list(sweep.notes)
     if study is not None:
         texts.append(str(study))
+    if isinstance(target, str):  # why there is none
+        texts.append(target)
     for text in texts:
         out.print(show.prose(text, out.width))
-    if target is not None:
+    if target is not None and not isinstance(target, str):
         out.print(show.coloured(str(target)), soft_wrap=True)  # it contains Python code
 
 
