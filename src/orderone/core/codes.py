@@ -836,6 +836,7 @@ SWEEP: dict[str, str] = {
         "The table has trainings that differ in another setting than rule, size, learning rate and"
         " seed, so that there is no single best learning rate. Select one value with"
         " where={'name': value}, and the axis with over= if both width and depth vary."
+        " `transfers()` of a sweep makes one study for each combination, as `orderone sweep` does."
     ),
     "incomplete-grid": (
         "Some combinations of seed and learning rate are missing at this size. The study uses only"

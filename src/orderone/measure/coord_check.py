@@ -362,7 +362,7 @@ class _Study:
             self.settings["decay"] = settings.decay
             self.settings["lr"] = settings.per_tensor.get("lr", settings.lr)
             self.settings["optimizer"] = self.user_plan.user_class or settings.optimizer
-            if self.settings["rule"] is None and settings.rule in rules.names():
+            if self.settings["rule"] is None and rules.is_known(settings.rule):
                 self.settings["rule"] = settings.rule
         if self.settings["rule"] is None:
             self.settings["rule"] = "mup"

@@ -253,10 +253,11 @@ def _check_constant(frame: Rows, axis: str, setting: str) -> None:
         if name in (*FREE, axis, setting, *results):
             continue
         if frame[name].nunique(dropna=False) > 1:
-            best = frame.loc[frame["loss"].astype(float).idxmin(), name]
+            best = frame[name].tolist()[int(np.argmin(_losses(frame)))]
             raise InputError(
                 f"frame: expected one {name} for all trainings, got {_values(frame[name])}; choose"
-                f" one, for example where={{{name!r}: {best!r}}}, which has the lowest loss",
+                f" one, for example where={{{name!r}: {best!r}}}, which has the lowest loss, or"
+                " call transfers() of a sweep, which studies every combination",
                 "choose-with-where",
                 argument="where",
             )
