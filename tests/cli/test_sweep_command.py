@@ -94,6 +94,8 @@ def test_a_sweep_is_printed_saved_and_not_run_again(command, tmp_path):
     assert status == 3
     assert "; 0 trained now" in out
     assert (tmp_path / "study.html").stat().st_size > 1000
+    code = [line for line in out.splitlines() if "o1.plan(" in line]
+    assert all(len(line) <= 80 for line in out.splitlines() if line not in code)
     status, out, _ = command(*call, "--json")
     record = json.loads(out)
     assert (record["ran"], len(record["trials"])) == (0, 24)

@@ -476,9 +476,11 @@ def show_sweep(
         if len(studies.studies) > 1 or studies.failed:
             texts += [str(studies), f"The study of {described(studies.best.where)}:"]
         texts.append(str(studies.best))
+    if isinstance(target, str):  # why there is none
+        texts.append(target)
     for text in texts:
         out.print(show.prose(text, out.width))
-    if target is not None:
+    if target is not None and not isinstance(target, str):
         out.print(show.coloured(str(target)), soft_wrap=True)  # it contains Python code
 
 

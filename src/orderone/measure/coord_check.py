@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cache, cached_property
+from inspect import signature
 from typing import Any, Literal
 
 from torch import nn
@@ -174,7 +175,8 @@ def coord_check(
     """
     steps = count(steps, "steps")
     for name in plan_options:
-        one_of(name, PLAN_OPTIONS, "option of coord_check or plan")
+        arguments = signature(coord_check).parameters
+        one_of(name, PLAN_OPTIONS, "option of coord_check or plan", also=arguments)
     if not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
         message = f"confidence: expected a number between 0 and 1, got {confidence!r}"
         raise InputError(message, argument="confidence")
@@ -196,8 +198,8 @@ def coord_check(
     if batch_sizes is not None or (tokens is not None and no_growth):
         if not no_growth or (batch_sizes and tokens):
             message = (
-                f"batch_sizes: expected one axis; pass one of {', '.join(of_models)}, batch_sizes"
-                " or tokens"
+                f"batch_sizes: expected sizes of one axis, got several; pass one of"
+                f" {', '.join(of_models)}, batch_sizes or tokens"
             )
             raise InputError(message, "several-axes", argument="batch_sizes")
         axis = TOKENS if batch_sizes is None else BATCH
@@ -325,14 +327,17 @@ class _Study:
             return
         argument, option = RULES_OF_AXES[self.axis]
         if getattr(family.request, option) is None:
-            message = f"{argument}: {option}=None has no rule for this axis; leave {option} out"
+            message = (
+                f"{argument}: {option}=None means that no setting follows the {self.axis}, so there"
+                f" is nothing to check; leave {option} out"
+            )
             raise InputError(message, "axis-not-found", argument=argument)
         found = family.other_sizes(self.large)[self.axis]
         if not any(target == self.sizes[-1] and base != target for base, target in found):
             sizes = ", ".join(f"{base} and {target}" for base, target in sorted(found)) or "none"
             message = (
-                f"{argument}: expected the {self.axis} to be {self.sizes[-1]} in the model that"
-                f" build({self.sizes[-1]}) returns, and another one in the base; found {sizes}"
+                f"{argument}: expected build({self.sizes[-1]}) to return a model whose {self.axis}"
+                f" is {self.sizes[-1]}, and a base with a smaller one; got {sizes} (base and model)"
             )
             raise InputError(message, "axis-not-found", argument=argument)
 
@@ -564,8 +569,8 @@ class _Study:
         for name, first in self._schedules.items():
             if name in schedules and not same_schedule(first, schedules[name]):
                 self.schedule_fault = (
-                    f"the learning rate of {name} is not the same multiple at every step when"
-                    f" {self.axis} {size} is compared with {self.sizes[0]}."
+                    f"the learning rates of {name} at {self.axis} {size} and at {self.sizes[0]}"
+                    " have a ratio that changes from step to step."
                     f" {remedy(setup.optimizer, setup.scheduler)}"
                 )
                 return

@@ -103,9 +103,9 @@ def read_sizes(**arguments: SizesInput | None) -> tuple[str, list[int]]:
     """
     passed = {name: values for name, values in arguments.items() if values is not None}
     if len(passed) != 1:
-        axes = " or ".join(f"{name}=[...]" for name in arguments)
-        got = ", ".join(passed) or "none"
-        message = f"widths: expected the sizes to compare, as one of {axes}; got {got}"
+        axes = ", ".join(f"{name}=[...]" for name in arguments)
+        got = " and ".join(passed) or "none of them"
+        message = f"widths: expected sizes on one axis, one of {axes}; got {got}"
         code = "several-axes" if passed else "invalid-argument"
         raise InputError(message, code, argument="widths")
     [(argument, values)] = passed.items()
@@ -153,9 +153,13 @@ class Builder:
         try:
             parameters.bind(1)
         except TypeError as error:
+            if parameters.parameters:
+                remedy = "give its other parameters defaults"
+            else:
+                remedy = f"let it take the {self.axis} and return a model of this size"
             message = (
                 f"build: expected a function of the {self.axis} alone, got one with the signature"
-                f" {parameters} ({error}); give its other parameters defaults"
+                f" {parameters} ({error}); {remedy}"
             )
             raise InputError(message, "build-arguments", argument="build") from error
 
@@ -287,8 +291,9 @@ def run_all(
             action(size, seed)
         except KeyboardInterrupt:
             trouble = (
-                f"interrupted after {done} of {len(runs)} runs; only these are judged, and they are"
-                " not on disk: save() writes them, a new check runs all"
+                f"interrupted after {done} of {len(runs)} runs; only these are judged. They are not"
+                " on disk: call save() of the check to write them. A new check starts from the"
+                " first run"
             )
             return [*troubles, with_code(trouble, "check-interrupted")], True
         except Exception as error:

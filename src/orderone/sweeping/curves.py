@@ -74,9 +74,12 @@ def _checked(frame: object) -> "pd.DataFrame":
     if rate_columns(frame):
         missing = [name for name in missing if name != "lr"]
     if missing:
+        remedy = "rename your column"
+        if missing[0] == "lr":
+            remedy = f"{remedy}, or sweep the learning rate: space={{'lr': [...]}}"
         raise InputError(
             f"frame: expected a column {missing[0]!r}, got {', '.join(map(str, frame.columns))};"
-            " rename your column",
+            f" {remedy}",
             "frame-needs-column",
             argument="frame",
         )

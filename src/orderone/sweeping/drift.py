@@ -115,7 +115,7 @@ def _verdict(
 ) -> tuple[str, str, str]:
     low, high = interval
     missing = _missing(optima, inside, rates, axis)
-    drift = f"the drift is between {low:+.2f} and {high:+.2f} octaves per doubling"
+    drift = f"the drift is between {low:+z.2f} and {high:+z.2f} octaves per doubling"
     # A size with its optimum beyond the grid does not contradict a drift of the others.
     enough = missing is None or (len(inside) >= SIZES and rates >= RATES)
     if enough and (low > tolerance or high < -tolerance):

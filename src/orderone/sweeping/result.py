@@ -124,7 +124,7 @@ class Sweep:
 
     @property
     def verified(self) -> "tuple[Verified, ...]":
-        """How each stack was proved equal to stand-alone runs, in the order of the trials."""
+        """Result of comparing each stack with stand-alone runs, in the order of the trials."""
         stacks: dict[tuple[object, ...], list[str]] = {}
         for key in self.trials:
             facts = self.outcomes[key].facts if key in self.outcomes else {}
