@@ -145,8 +145,8 @@ PLAN = {
         " peft), or use rank_rule=None and the learning rates without apply."
     ),
     "expert-tokens": (
-        "The number of experts grew by another ratio than the number of active ones, so that every"
-        " expert sees fewer (or more) tokens in a step. For the experts this is another batch size."
+        "The number of experts grew by another ratio than the number of active ones, so every"
+        " expert gets fewer (or more) tokens per step. This changes the batch size of an expert."
         " The plan keeps updates of order one, but the best learning rate may move. The published"
         " rules keep the fraction of active experts fixed."
     ),
@@ -487,9 +487,9 @@ CHECK = {
         " mistake in the model. `rule='mup'` keeps activations and updates of order one."
     ),
     "standard-parameterization": (
-        "Updates are as large in wide models as in narrow ones, as with one learning rate for all"
-        " tensors. Take the learning rates from a plan: `plan.optimizer()` or"
-        " `plan.param_groups()`."
+        "Learning rates do not change with the width as the rule requires, as with one learning"
+        " rate for all tensors. Updates of wide models are then too large. Take the learning rates"
+        " from a plan: `plan.optimizer()` or `plan.param_groups()`."
     ),
     "frozen-tensor": (
         "No step of any run has changed this tensor, although `requires_grad` is True. Add it to"
@@ -518,7 +518,7 @@ CHECK = {
         " get smaller in large models. Choose a smaller eps, or use the eps of a plan."
     ),
     "normalized-readout": (
-        "The model divides the output of a readout by its length, as CLIP does. Under muP this"
+        "The model divides the output of a readout by its length, as CLIP does. With muP this"
         " output starts like n^-1/2 and becomes of order one in training. The division makes"
         " changes behind it, and gradients before it, larger by n^1/2 in the first steps. Let the"
         " number of entries of this output grow with the width, so that it is no readout, or"
@@ -821,7 +821,8 @@ SWEEP: dict[str, str] = {
     ),
     "frame-needs-column": (
         "The table of trainings has no column of this name. A transfer study needs the columns lr,"
-        " loss, and width or depth; rule and seed are optional. Rename your columns."
+        " loss, and width or depth; rule and seed are optional. Rename your columns. In a sweep,"
+        " put lr into the space."
     ),
     "frame-without-rows": (
         "The table has no finished training: it is empty, or all trials failed or were stopped"
@@ -835,6 +836,7 @@ SWEEP: dict[str, str] = {
         "The table has trainings that differ in another setting than rule, size, learning rate and"
         " seed, so that there is no single best learning rate. Select one value with"
         " where={'name': value}, and the axis with over= if both width and depth vary."
+        " `transfers()` of a sweep makes one study for each combination, as `orderone sweep` does."
     ),
     "incomplete-grid": (
         "Some combinations of seed and learning rate are missing at this size. The study uses only"
@@ -842,7 +844,8 @@ SWEEP: dict[str, str] = {
         " uncertainty."
     ),
     "needs-more-sizes": (
-        "A drift needs at least three sizes. Add widths (or depths) to the sweep; with the same"
+        "A drift or a forecast needs at least three sizes with a best learning rate inside the"
+        " grid. Add widths (or depths) to the sweep, or learning rates to the grid; with the same"
         " store only the new ones are trained."
     ),
     "needs-more-rates": (
@@ -1232,8 +1235,10 @@ THEORY: dict[str, str] = {
     ),
     "no-shaped-form": (
         "Shaping needs a function with a finite slope other than 0 at 0. Functions with a kink at 0"
-        " have a ShapedReLU, smooth ones a ShapedActivation. Functions with a trained slope (PReLU)"
-        " or the slope 0 (Softshrink) have neither: leave them unchanged with keep=[name]."
+        " have a ShapedReLU, smooth ones a ShapedActivation. DKS and TAT need functions without"
+        " jumps, smooth TAT a continuous slope, and not every depth has a solution. Functions with"
+        " a trained slope (PReLU), gates (GLU) and layers with activations inside of torch (LSTM)"
+        " have no form: leave them unchanged with keep=[name]."
     ),
     "already-shaped": (
         "The model already has shaped activations, and shaping them again would change their slopes"
@@ -1243,6 +1248,12 @@ THEORY: dict[str, str] = {
         "The function shape_activations replaces activation modules, and functions that are"
         " attributes of modules. It cannot replace calls such as torch.relu(x) in forward: use"
         " nn.ReLU() modules there."
+    ),
+    "functions-in-forward": (
+        "The code of a module calls an activation function such as F.relu(x), which"
+        " shape_activations cannot replace. A model with some shaped and some other activations"
+        " would not have the limit that shaping is for. Use a module (self.act = nn.ReLU()), or"
+        " pass the name of the calling module in keep, if these calls are gates or may stay."
     ),
     "tied-sizes-differ": (
         "With tied=True, embedding and readout are one tensor and have one initial size, but the"
