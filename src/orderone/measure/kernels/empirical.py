@@ -147,9 +147,9 @@ def empirical_nngp(
     select: SelectInput = None,
     batch: Count = 128,
 ) -> Tensor:
-    """Return products of the outputs of examples, K = f(x1) f(x2), as the NTK's `outputs` say.
+    """Return the empirical NNGP kernel, the products f(x1) f(x2) of the outputs of examples.
 
-    `batch` examples run at a time.
+    `outputs` and `select` are those of `empirical_ntk`. `batch` examples run at a time.
     """
     batch = count(batch, "batch")
     model = unwrap(instance(model, nn.Module, "model", "pass a PyTorch model"))

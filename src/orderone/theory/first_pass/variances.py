@@ -84,15 +84,7 @@ def first_pass(
     d = _widths(widths)
     first = real(embedding_var, "embedding_var", above=0)
     last = 1 / d[-1] if readout_var is None else real(readout_var, "readout_var", above=0)
-    if hidden_var is None:
-        hidden = [hidden_weight_var(a, b, init) for a, b in pairwise(d)]
-    else:
-        hidden = [real(value, "hidden_var", above=0) for value in _listed(hidden_var, "hidden_var")]
-    if len(hidden) != len(d) - 1:
-        raise InputError(
-            f"hidden_var: expected {len(d) - 1} variances, one per hidden layer, got {len(hidden)}",
-            argument="hidden_var",
-        )
+    hidden = _hidden_variances(d, init, hidden_var)
     squares = [first]  # of u_l, before a norm
     h = [1.0 if norm else first]
     for variance, fan_in in zip(hidden, d[:-1], strict=True):
@@ -100,8 +92,33 @@ def first_pass(
         h.append(1.0 if norm else squares[-1])
     logits = last * d[-1] * h[-1]
     logit = logit_gradient(vocab, logits)
-    gradient = [last * logit.square]
-    into: list[float] = []  # gradients with respect to u_{l+1}
+    gradient, into = _backward(last * logit.square, d, hidden, squares, norm)
+    weights = [into[0]]
+    for layer in range(1, len(d)):
+        weights.append(into[layer] * h[layer - 1])
+    weights.append(logit.square / count(vocab, "vocab") * h[-1])
+    return FirstPass((*h, logits), tuple(gradient), tuple(weights), logit)
+
+
+def _hidden_variances(d: list[int], init: Name, hidden_var: Variances | None) -> list[float]:
+    """Return sigma_1^2 .. sigma_L^2."""
+    if hidden_var is None:
+        return [hidden_weight_var(a, b, init) for a, b in pairwise(d)]
+    hidden = [real(value, "hidden_var", above=0) for value in _listed(hidden_var, "hidden_var")]
+    if len(hidden) != len(d) - 1:
+        raise InputError(
+            f"hidden_var: expected {len(d) - 1} variances, one per hidden layer, got {len(hidden)}",
+            argument="hidden_var",
+        )
+    return hidden
+
+
+def _backward(
+    last: float, d: list[int], hidden: list[float], squares: list[float], norm: bool
+) -> tuple[list[float], list[float]]:
+    """Return gradients of h_1 .. h_{L+1} from that of h_{L+1}; and those of u_1 .. u_{L+1}."""
+    gradient = [last]
+    into: list[float] = []
     for layer in range(len(d) - 1, -1, -1):
         u = gradient[-1]
         if norm:
@@ -111,11 +128,7 @@ def first_pass(
             gradient.append(hidden[layer - 1] * d[layer] * u)
     into.reverse()
     gradient.reverse()
-    weights = [into[0]]
-    for layer in range(1, len(d)):
-        weights.append(into[layer] * h[layer - 1])
-    weights.append(logit.square / count(vocab, "vocab") * h[-1])
-    return FirstPass((*h, logits), tuple(gradient), tuple(weights), logit)
+    return gradient, into
 
 
 def attention_output_var(
