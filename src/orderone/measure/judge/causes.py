@@ -286,6 +286,16 @@ def _say_ignored_multipliers(lines: Failed, context: Context) -> list[str]:
     ]
 
 
+def _multipliers(shrinks: bool, failed: Failed, context: Context) -> Failed:
+    """Select numbers in the forward code that no tensor compensates."""
+    lines = _select(failed, (Quantity.MULTIPLIER,))
+    return [line for line in lines if (line.multiplier < 0) == shrinks]
+
+
+def _say_multipliers(lines: Failed, context: Context) -> list[str]:
+    return [f"multiplier: {line.cause}: remove it" for line in lines]
+
+
 def _unscaled_scores(failed: Failed, context: Context) -> Failed:
     """Select queries that ignore the factor by which the forward code multiplies scores."""
     lines = [line for line in failed if line.reason == Reason.MULTIPLIER]
@@ -670,6 +680,8 @@ TABLE: tuple[Cause, ...] = (
         partial(_ignored_multipliers, False),
         _say_ignored_multipliers,
     ),
+    Cause("shrinking-output", _TENSORS, partial(_multipliers, True), _say_multipliers),
+    Cause("growing-activations", _TENSORS, partial(_multipliers, False), _say_multipliers),
     Cause(
         "lr-not-scaled",
         _TENSORS,
