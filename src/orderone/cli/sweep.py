@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
     from orderone.cli.tasks import DataOptions, Setting
+    from orderone.sweeping.combinations import Transfers
     from orderone.sweeping.result import Sweep
     from orderone.sweeping.target import Target
     from orderone.sweeping.transfer import Transfer
@@ -139,7 +140,9 @@ def sweep(
         weight_decay: Weight decay of the smallest model. Default: the default of torch.optim.
         init: Initial values of the base: fan-in, zero-residual or another start, or one for each
             role: default=fan-in,readout=zero (`orderone plan --help` lists all). To compare
-            several: --space init=keep,fan-in. Default: the values of the model's own code.
+            several: --space init=keep,fan-in. Default: zero-residual for gpt and gpt2, fan-in for
+            the other models of --model, and keep, the values of the model's own code, with
+            --builder.
         space: Another setting to try, as NAME=VALUES with values as for --lr: beta2=0.95,0.99, or
             the setting of a role, pattern or optimizer: lr.embedding=1e-3:1e-1:5,
             weight_decay.readout=0, init_scale.*.q_proj.weight=0.5,1. May be repeated.
@@ -260,6 +263,13 @@ class Call:
     threads: int
     json: bool
 
+    def start(self, setting: "Setting") -> dict[str, str]:
+        """Return the recommended start as a setting, unless the user chose starts."""
+        chosen = "init" in self.options or "init" in self.axes
+        if chosen or setting.start is None:
+            return {}
+        return {"init": setting.start}
+
     def setting(self) -> "Setting":
         """Return the function that builds the models, and their data."""
         from orderone.cli.tasks import TASK, read_task, user_task
@@ -332,12 +342,14 @@ def _study(call: Call, target: int | None, files: dict[str, str | None]) -> NoRe
     setting, result = _trained(call)
     _all_failed(result)
     study = None
+    several = None
     if any(len(values) > 1 for values in call.sizes.values()):
-        study = result.transfer()
+        several = result.transfers()
+        study = several.best
     settings = None
     if target is not None and study is not None:
         settings = settings_for(study, target)
-    show_sweep(result, study, settings, call.json)
+    show_sweep(result, several, settings, call.json)
     target_settings = None
     if not isinstance(settings, str):  # otherwise it says why there are none
         target_settings = settings
@@ -358,7 +370,7 @@ def _trained(call: Call) -> tuple["Setting", "Sweep"]:
             setting = call.setting()
             result = run(
                 setting.build,
-                call.axes,
+                call.axes | call.start(setting),
                 data=setting.data,
                 batch_size=setting.size,
                 **call.sizes,
@@ -378,7 +390,7 @@ def _tune(call: Call) -> NoReturn:
 
     with explained(), show.threads(count(call.threads, "threads")):
         setting = call.setting()
-        chosen = _tune_options(call)
+        chosen = call.start(setting) | _tune_options(call)
         result = tune_start(
             setting.build,
             width=min(call.sizes["widths"]),
@@ -440,11 +452,14 @@ def settings_for(study: "Transfer", size: int) -> "Target | str":
 
 
 def show_sweep(
-    sweep: "Sweep", study: "Transfer | None", target: "Target | str | None", json: bool
+    sweep: "Sweep", studies: "Transfers | None", target: "Target | str | None", json: bool
 ) -> None:
-    """Print the results; also the study and the settings for the target, unless they are None."""
+    """Print the results; also the studies and the settings for the target, unless they are None.
+
+    Of several studies, only that with the lowest loss is printed whole.
+    """
     if json:
-        show.print_json(_record(sweep, study, target))
+        show.print_json(_record(sweep, studies, target))
         return
     out = show.console()
     out.print(f"{sweep.summary}; {sweep.ran} trained now, saved in {sweep.store}")
@@ -455,11 +470,17 @@ def show_sweep(
             rows.append([_cell(value) for value in row])
         out.print(show.table("Best point of each size, mean over seeds", list(best), rows))
     texts = list(sweep.notes)
-    if study is not None:
-        texts.append(str(study))
+    if studies is not None:
+        from orderone.sweeping.combinations import described
+
+        if len(studies.studies) > 1 or studies.failed:
+            texts += [str(studies), f"The study of {described(studies.best.where)}:"]
+        texts.append(str(studies.best))
+    if isinstance(target, str):  # why there is none
+        texts.append(target)
     for text in texts:
         out.print(show.prose(text, out.width))
-    if target is not None:
+    if target is not None and not isinstance(target, str):
         out.print(show.coloured(str(target)), soft_wrap=True)  # it contains Python code
 
 
@@ -470,7 +491,7 @@ def _cell(value: object) -> str:
 
 
 def _record(
-    sweep: "Sweep", study: "Transfer | None", target: "Target | str | None"
+    sweep: "Sweep", studies: "Transfers | None", target: "Target | str | None"
 ) -> dict[str, object]:
     record: dict[str, object] = {
         "summary": sweep.summary,
@@ -482,7 +503,10 @@ def _record(
     }
     if sweep.outcomes:
         record["best"] = _rows(sweep.best())
-    if study is not None:
+    if studies is not None:
+        study = studies.best
+        record["combinations"] = _rows(studies.frame)
+        record["where"] = study.where
         record["verdict"] = study.verdict
         record["rule"] = study.chosen
         record["optima"] = _rows(study.frame)

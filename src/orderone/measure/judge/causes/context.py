@@ -39,7 +39,7 @@ class Context:
 
     def power(self, exponent: float) -> str:
         """Return a power of the size in words: `n^+0.50`."""
-        return f"{SYMBOLS[self.axis]}^{exponent:+.2f}"
+        return f"{SYMBOLS[self.axis]}^{exponent:+z.2f}"
 
 
 def read_context(study: StudyResult, facts: StudyFacts) -> Context:

@@ -50,8 +50,8 @@ def say_broken_schedule(lines: Failed, context: Context) -> list[str]:
     fault = context.schedule_fault
     if not fault:
         fault = (
-            f"it sets the learning rate of {names_of(lines)} to a number that does not scale with"
-            " the size (is it max_lr?)"
+            f"it sets the learning rate of {names_of(lines)} to a number that does not follow the"
+            " plan (is it max_lr?)"
         )
     return [f"schedule: {fault}"]
 
@@ -64,7 +64,7 @@ def unfinished_plan(failed: Failed, context: Context) -> Failed:
 
 
 def say_unfinished_plan(lines: Failed, context: Context) -> list[str]:
-    return [f"the plan leaves this to you: {task}" for task in context.undone]
+    return [f"the plan cannot do this, change the model's code: {task}" for task in context.undone]
 
 
 def unscaled_branches(failed: Failed, context: Context) -> Failed:
@@ -110,6 +110,6 @@ def standard_parameterization(failed: Failed, context: Context) -> Failed:
 
 def say_standard_parameterization(lines: Failed, context: Context) -> list[str]:
     return [
-        f"standard parameterization, not {context.rule}: updates are as large in wide models as in"
-        " narrow ones (one learning rate for everything)"
+        f"standard parameterization, not {context.rule}: learning rates do not change with the"
+        f" width as {context.rule} requires (one rate for all tensors and sizes)"
     ]

@@ -25,11 +25,11 @@ def normalized_readouts(failed: Failed, context: Context) -> Failed:
 def say_normalized_readouts(lines: Failed, context: Context) -> list[str]:
     fastest = fastest_of(lines)
     return [
-        f"a norm divides the output of {context.normalized[0]} by its size, which starts like"
-        f" {context.power(-0.5)}: changes behind the norm and gradients before it are too large by"
-        f" this power in the first steps ({name_of(fastest)} grows like"
-        f" {context.power(fastest.exponent)}); let the size of this output grow with the width, or"
-        " normalize before the readout"
+        f"a norm divides the output of {context.normalized[0]} by its size, which is only"
+        f" {context.power(-0.5)} at the start. In the first steps this makes changes after the norm"
+        f" and gradients before it {context.power(0.5)} times too large ({name_of(fastest)} grows"
+        f" like {context.power(fastest.exponent)}): normalize before the readout, or let the number"
+        " of entries of this output grow with the width"
     ]
 
 
@@ -42,14 +42,15 @@ def say_loss_scale(lines: Failed, context: Context) -> list[str]:
     if lines[0].quantity == Quantity.GRADIENT:
         measured = context.power(lines[0].exponent)
         return [
-            f"loss: the gradients of all tensors scale like {measured} times those of"
-            f" {context.rule}, and the steps of this optimizer with them: is the loss"
-            " multiplied or divided by a size?"
+            f"loss: the gradients of all tensors are {measured} times those of {context.rule}, and"
+            " the steps of this optimizer are proportional to gradients: is the loss multiplied or"
+            " divided by a size?"
         ]
     return [
         f"loss: its gradient at the model's output scales like {context.power(lines[0].exponent)}"
-        f" instead of {context.power(lines[0].predicted)}, and the steps of this optimizer with it:"
-        " is the loss divided by a size, or is there a factor behind the model's output?"
+        f" instead of {context.power(lines[0].predicted)}, and the steps of this optimizer are"
+        " proportional to it: does the loss divide by a size, or is there a factor after the"
+        " model's output?"
     ]
 
 
@@ -62,12 +63,13 @@ def say_damped_steps(lines: Failed, context: Context) -> list[str]:
     names = names_of([line for line in lines if line.quantity == Quantity.UPDATE]) or "all tensors"
     measured = f"updates of {names} scale like {context.power(first.exponent)}"
     if first.quantity == Quantity.STEP:
-        measured = f"updates of {names} scale like {context.power(first.exponent)} times it"
+        factor = context.power(first.exponent)
+        measured = f"updates of {names} are {factor} times those that follow from learning rates"
     if context.follows_gradients:
         return [
-            f"clipped gradients: {measured}, not like learning rate times gradient: gradients are"
-            " clipped or rescaled to a fixed norm; let the limit scale with the size, or leave it"
-            " out"
+            f"clipped gradients: {measured}, so they are not proportional to learning rate times"
+            " gradient. Gradients are clipped or rescaled to a fixed norm: let the limit scale with"
+            " the size, or leave it out"
         ]
     return [
         f"small gradients: {measured}, although learning rates scale correctly: eps is not small"

@@ -48,9 +48,9 @@ def say_small_inputs(lines: Failed, context: Context) -> list[str]:
     first = lines[0]
     return [
         f"the input of module {first.module!r} shrinks like {context.power(first.exponent)}, so"
-        " that it and everything behind it learns less in large models: look for a division before"
-        " it (a normalization to length one needs a factor sqrt(n), a softmax over channels a"
-        " factor n)"
+        " this module and all modules after it learn less in large models: look for a division"
+        " before it (a normalization to length one needs a factor sqrt(n), a softmax over channels"
+        " a factor n)"
     ]
 
 
@@ -79,8 +79,8 @@ def say_small_output_gradients(lines: Failed, context: Context) -> list[str]:
     last = lines[-1]
     return [
         f"the gradient at the output of {quoted(last.module)} shrinks like"
-        f" {context.power(last.exponent)} (at least {context.power(last.least)} is expected): what"
-        " comes behind it multiplies it by a number that shrinks with the width"
+        f" {context.power(last.exponent)} (at least {context.power(last.least)} is expected): code"
+        " after this module multiplies its output by a number that shrinks with the width"
     ]
 
 
@@ -137,7 +137,7 @@ def say_growing_activations(lines: Failed, context: Context) -> list[str]:
     first = lines[0]
     fastest = fastest_of(lines)
     return [
-        f"{name_of(first)} is the first to grow ({context.power(first.exponent)}),"
-        f" {name_of(fastest)} grows fastest ({context.power(fastest.exponent)}): look at what the"
-        " forward code multiplies there"
+        f"{name_of(first)} is the first in the forward pass that grows"
+        f" ({context.power(first.exponent)}); {name_of(fastest)} grows fastest"
+        f" ({context.power(fastest.exponent)}): look for a factor in the forward code there"
     ]

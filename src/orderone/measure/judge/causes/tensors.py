@@ -69,12 +69,11 @@ def unscaled_scores(failed: Failed, context: Context) -> Failed:
 
 def say_unscaled_scores(lines: Failed, context: Context) -> list[str]:
     first = lines[0]
-    size = "larger" if first.multiplier > 0 else "smaller"
     return [
-        f"attention scale: the forward code makes scores {size} than queries times keys divided by"
-        f" the head size, by {context.power(first.multiplier)}, and initial size and learning rate"
-        f" of {names_of(lines)} do not compensate it: divide by the head size, and by no other"
-        " power of the width"
+        "attention scale: scores in the forward code are"
+        f" {context.power(first.multiplier)} times queries times keys / head size, and neither"
+        f" initial size nor learning rate of {names_of(lines)} compensates this factor: divide by"
+        " the head size, and by no other power of the width"
     ]
 
 
