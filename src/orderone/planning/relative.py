@@ -133,7 +133,7 @@ class _Comparison:
             ),
             undone=adjusted.undone,
             multipliers=adjusted.multipliers,
-            looked=facts.note,
+            probe_summary=facts.note,
             model=self.model,
             planned=sizes_now({name: item.tensor for name, item in self.items.items()}),
             user_class=request.algorithm.user_class,
@@ -214,7 +214,7 @@ class _Comparison:
 
     @cached_property
     def traced_as(self) -> dict[str, str]:
-        """For every tensor, the corresponding tensor of the traced instance."""
+        """Names of the corresponding tensors of the traced instance, by tensor."""
         return self.facts.traced_as(self._shapes)
 
     @cached_property

@@ -27,7 +27,7 @@ NOT_SETTINGS = (*RESULTS, *FREE, "tokens")
 
 @dataclass(frozen=True)
 class Arrangement:
-    """What the studies of a sweep have in common, and the combinations of the other settings."""
+    """Common axis and setting of the studies of a sweep, and combinations of the other settings."""
 
     axis: str  # width or depth
     setting: str  # the learning rate: lr or lr.embedding
@@ -70,7 +70,7 @@ def _plain(value: Any) -> object:
 
 @dataclass(frozen=True)
 class Carried:
-    """What the best learning rate of the smallest size costs at the largest; both are of the grid.
+    """Loss at the largest size with the best learning rate of the smallest; both are of the grid.
 
     Losses are means over seeds at the largest size, inf if one of them diverged.
     """

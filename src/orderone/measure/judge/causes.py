@@ -1,4 +1,4 @@
-"""From failed lines to likely causes: an ordered table, root causes first and symptoms last.
+"""Likely causes of failed lines: an ordered table, root causes first and symptoms last.
 
 A row has a code (which `orderone.core.codes` explains), a scope, a condition and a sentence. The
 condition returns the failed lines that the cause explains, in the order of the network; without
