@@ -16,6 +16,7 @@ from orderone.gallery.s1 import figure7 as s1_figure7
 from orderone.gallery.s1.boundary import boundaries, distances
 from orderone.gallery.s1.deep_network import Drawing, draw_networks
 from orderone.gallery.s1.deep_training import Members, Run, Training, read_images, train
+from orderone.gallery.s1.trainable_depth_findings import scored
 
 SIX, SEVEN = EXPERIMENTS["s1-figure6"], EXPERIMENTS["s1-figure7"]
 
@@ -155,7 +156,7 @@ def test_nothing_is_said_of_maps_where_nothing_was_learned(lines, spoiled):
 
 def test_the_constant_is_found(lines):
     frame = panel(lines, lambda one, two: 9 * min(one, two), 0.98)
-    k = s1_figure7.scored(frame, lines).factor
+    k = scored(frame, lines).factor
     assert k.low < 9 < k.high
     assert k.high - k.low < 1.5
     few = boundaries(frame)[:2].assign(xi1=1.0)

@@ -88,16 +88,8 @@ def reproduce(
         done = _run_all(chosen, scale, Path(folder), again, seeds)
     else:
         done = [_run_single(chosen[0], scale, Path(folder), again, seeds)]
-    if not json:
-        _show(done)
-    elif every:
-        show.print_json([_record(entry) for entry in done])
-    else:
-        show.print_json(_record(done[0]))
-    if html is not None and done:
-        from orderone.report import write_gallery
-
-        wrote(write_gallery(html, done))
+    _show(done, every, json)
+    _write_page(done, html)
     if len(done) < len(chosen):
         raise SystemExit(NEGATIVE)
 
@@ -192,7 +184,24 @@ def _record(entry: "Reproduced") -> dict[str, object]:
     }
 
 
-def _show(done: "Sequence[Reproduced]") -> None:
+def _write_page(done: "Sequence[Reproduced]", html: str | None) -> None:
+    if html is not None and done:
+        from orderone.report import write_gallery
+
+        wrote(write_gallery(html, done))
+
+
+def _show(done: "Sequence[Reproduced]", every: bool, json: bool) -> None:
+    """Print the results; `every`: JSON is a list, even if only one experiment is complete."""
+    if not json:
+        _show_tables(done)
+    elif every:
+        show.print_json([_record(entry) for entry in done])
+    else:
+        show.print_json(_record(done[0]))
+
+
+def _show_tables(done: "Sequence[Reproduced]") -> None:
     out = show.console()
     if len(done) == 1:
         _details(done[0], out)

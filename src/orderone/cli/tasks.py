@@ -41,7 +41,8 @@ HUGGING_FACE: dict[str, Callable[..., "nn.Module"]] = {
     "vit": models.vit,
 }
 # The start that was best for the model's architecture in docs/choosing-the-start.md.
-STARTS = dict.fromkeys(("gpt", "gpt2"), "zero-residual")  # decoders with a tied readout
+TIED_DECODERS = ("gpt", "gpt2")
+TIED_DECODER_START = "zero-residual"
 OTHER_START = "fan-in"
 TASK = "lm"
 BATCH = 16
@@ -142,7 +143,8 @@ def read_task(task: str, model: str | None, options: DataOptions, device: str | 
     options.only(OPTIONS[name], f"the task {name}")
     model = one_of(model or MODELS[name][0], MODELS[name], f"model for {name}")
     setting = _setting(name, model, options, device)
-    return replace(setting, start=STARTS.get(model, OTHER_START))
+    start = TIED_DECODER_START if model in TIED_DECODERS else OTHER_START
+    return replace(setting, start=start)
 
 
 def _setting(name: str, model: str, options: DataOptions, device: str | None) -> Setting:

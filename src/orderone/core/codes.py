@@ -899,8 +899,9 @@ SWEEP: dict[str, str] = {
         " damaged too, the training starts again."
     ),
     "state-may-be-lost": (
-        "The model changes an attribute, or a global variable, that a checkpoint does not hold. It"
-        " made no difference in the second update, so the training is saved. But if it acts later,"
+        "The model changes an attribute or a global variable, or writes a file, that a checkpoint"
+        " does not hold. It made no difference in the second update, so the training is saved. But"
+        " if it acts later,"
         " such as a counter that switches something on, a training that is resumed may differ."
         " Register a buffer for it, or implement get_extra_state and set_extra_state. If it never"
         " acts, ignore this warning. The warning also appears if the model could not be tested,"
@@ -1079,11 +1080,13 @@ TRAIN: dict[str, str] = {
         " register_buffer or nn.Parameter."
     ),
     "trials-share-state": (
-        "Trials that are trained one after another in a process change a global variable, an"
-        " attribute of a class, or the like. The second trial starts with what the first one has"
-        " left, so that its losses may differ from a training in a new process. Keep such state in"
-        " the model, best in a buffer. If it never acts, such as a count of calls for a log, ignore"
-        " the note."
+        "Trials that are trained one after another in a process share its global variables, files,"
+        " threads and libraries. The note appears if training changes a global variable, an"
+        " attribute of a class, or the like. It also appears if the first trial has other losses or"
+        " random draws when it is begun again, which is done after 2, 4, 8, ... trials: then"
+        " something acts that the trials have left, or the model is not repeatable. So losses may"
+        " differ from those of a training in a new process. Keep such state in the model, best in a"
+        " buffer. If it never acts, such as a count of calls for a log, ignore the note."
     ),
     "last-step-unclear": (
         "At the end of a stack, one member also takes the last step alone. Here its loss or"
@@ -1232,8 +1235,10 @@ THEORY: dict[str, str] = {
     ),
     "no-shaped-form": (
         "Shaping needs a function with a finite slope other than 0 at 0. Functions with a kink at 0"
-        " have a ShapedReLU, smooth ones a ShapedActivation. Functions with a trained slope (PReLU)"
-        " or the slope 0 (Softshrink) have neither: leave them unchanged with keep=[name]."
+        " have a ShapedReLU, smooth ones a ShapedActivation. DKS and TAT need functions without"
+        " jumps, smooth TAT a continuous slope, and not every depth has a solution. Functions with"
+        " a trained slope (PReLU), gates (GLU) and layers with activations inside of torch (LSTM)"
+        " have no form: leave them unchanged with keep=[name]."
     ),
     "already-shaped": (
         "The model already has shaped activations, and shaping them again would change their slopes"
@@ -1243,6 +1248,12 @@ THEORY: dict[str, str] = {
         "The function shape_activations replaces activation modules, and functions that are"
         " attributes of modules. It cannot replace calls such as torch.relu(x) in forward: use"
         " nn.ReLU() modules there."
+    ),
+    "functions-in-forward": (
+        "The code of a module calls an activation function such as F.relu(x), which"
+        " shape_activations cannot replace. A model with some shaped and some other activations"
+        " would not have the limit that shaping is for. Use a module (self.act = nn.ReLU()), or"
+        " pass the name of the calling module in keep, if these calls are gates or may stay."
     ),
     "tied-sizes-differ": (
         "With tied=True, embedding and readout are one tensor and have one initial size, but the"
@@ -1290,9 +1301,10 @@ PAPERS: dict[str, str] = {
         " is still running. Leave out --port (or port=) and the explorer takes a free one."
     ),
     "too-slow": (
-        "The explorer stops a calculation that takes longer than its limit, so that sliders stay"
-        " responsive. Choose a smaller width or depth, or call the function that the page shows"
-        " under In Python, which has no limit."
+        "The explorer stops a calculation that takes more processor time than its limit, so that"
+        " sliders stay responsive. Choose a smaller width or depth, or call the function that the"
+        " page shows under In Python, which has no limit. On a machine that is busy with other"
+        " programs, an answer may also come too late: then try again."
     ),
     "stopped-unexpectedly": (
         "The process that computes for the explorer ended before it answered, for example because"

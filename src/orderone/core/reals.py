@@ -18,7 +18,7 @@ def real(
     """
     number = nan
     if not isinstance(value, bool | str):
-        with suppress(TypeError, ValueError, OverflowError):
+        with suppress(TypeError, ValueError, OverflowError, RuntimeError):
             number = float(value)
     if not (isfinite(number) and least <= number <= most and number > above):
         raise InputError(

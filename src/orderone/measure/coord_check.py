@@ -68,6 +68,7 @@ from orderone.measure.runs import (
     same_schedule,
     train,
 )
+from orderone.measure.spare_state import SpareState
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import (
     Batch,
@@ -282,6 +283,7 @@ class _Study:
         self.first_step = 0
         self.plans: dict[int, Plan] = {}
         self.runs: list[Run] = []
+        self._spare = SpareState()  # of the largest model
         self._built: dict[tuple[int, int], Built] = {}  # by size and seed, not trained yet
         self._schedules: dict[str, list[float]] = {}  # of the first model, by tensor
         self._measurable: set[str] | None = None  # layers whose alignment can be measured
@@ -486,6 +488,9 @@ class _Study:
         Quantities that are not random, or that only explain verdicts, are measured with the first
         seed only.
         """
+        spare = None
+        if self.is_planned_here and size == self.sizes[-1]:
+            spare = self._spare
         if seed == self.seeds[0]:
             return RunOptions(
                 self._fixed,
@@ -495,12 +500,14 @@ class _Study:
                 self.precision,
                 rounding=True,
                 unused=size == self.sizes[-1],
+                spare=spare,
             )
         return RunOptions(
             self._fixed,
             self._has_penalties,
             quantities=self._quantities,
             precision=self.precision,
+            spare=spare,
         )
 
     def _note_once(self, note: str) -> None:

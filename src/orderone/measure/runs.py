@@ -43,6 +43,7 @@ from orderone.measure.inputs import (
 )
 from orderone.measure.loss_dependence import unused_tensors
 from orderone.measure.recording import OF_PASSES, QUANTITIES, TRAINING, Probe
+from orderone.measure.spare_state import SpareState
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device, repeatable
 from orderone.observe.inventory import inventory, tensors_of, unwrap
@@ -501,6 +502,7 @@ class RunOptions:
     precision: Precision = SINGLE
     rounding: bool = False  # compare gradients in half precision with those of single precision
     unused: bool = False  # find tensors on whose values the loss does not depend
+    spare: SpareState | None = None  # of the optimizer of an earlier run, and for a later one
 
 
 def train(
@@ -523,6 +525,8 @@ def train(
     training = Training(setup, loss, options.precision)
     training.choose_scale(batches[0])
     rounding = _rounding(training, batches[0], options)
+    if options.spare is not None:  # after the decay was measured on copies
+        options.spare.lend(setup.optimizer)
     probe, measured_ratios = _record(training, batches, options)
     if not training.ended:
         for name, error in _rounding(training, batches[0], options).items():
@@ -534,6 +538,8 @@ def train(
     unused: frozenset[str] = frozenset()
     if options.unused:
         unused = _unused(training, batches[0], rows)
+    if options.spare is not None:
+        options.spare.keep(setup.optimizer)
     forget_gradients(setup.optimizer)  # plans and `build` may keep the model alive
     return Run(
         size=size,

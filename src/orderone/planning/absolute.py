@@ -27,8 +27,8 @@ from orderone.planning.constant_overrides import OrderOne
 from orderone.planning.constants import Constants
 from orderone.planning.forward_facts import output_modules
 from orderone.planning.initial import Initial, measure
-from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier, Plan, Row, in_groups
+from orderone.planning.request import Request
 from orderone.planning.roles.evidence import (
     OVERRIDES,
     Evidence,

@@ -20,7 +20,7 @@ from orderone.planning.adapter_response import NotMeasured, Response, response_r
 from orderone.planning.adjustments import Draft, Drafts
 from orderone.planning.counterparts import stack_of
 from orderone.planning.forward_facts import ForwardFacts
-from orderone.planning.options import Request
+from orderone.planning.request import Request
 from orderone.planning.roles.adapter_blocks import AdapterBlock
 from orderone.planning.roles.adapters import AdapterPart
 from orderone.rules.axes import width_factors

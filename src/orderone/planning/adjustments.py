@@ -27,8 +27,8 @@ from orderone.planning.counterparts import stack_of
 from orderone.planning.draw import Draw
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.initial import Initial
-from orderone.planning.options import Request
 from orderone.planning.plan import Multiplier
+from orderone.planning.request import Request
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.roles.resolve import ResolvedRole
 from orderone.rules.axes import (

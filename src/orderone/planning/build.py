@@ -21,7 +21,6 @@ from orderone.planning.constant_overrides import OrderOne
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.horizon import AxesInput, CriticalBatch, PairInput
 from orderone.planning.options import (
-    EpsOption,
     ExampleBatch,
     Model,
     OptimizerKind,
@@ -29,11 +28,11 @@ from orderone.planning.options import (
     Overrides,
     Patterns,
     PlanOptions,
-    Request,
     Rule,
     pair_remedy,
 )
 from orderone.planning.plan import Plan, Row
+from orderone.planning.request import EpsOption, Request
 from orderone.planning.settings import SettingInput
 from orderone.planning.start_setting import InitInput
 from orderone.theory.scaling import is_strategy
@@ -179,10 +178,7 @@ def plan(
     if base is None and not is_strategy(request.name):
         raise _no_base(request)
     if base is None or (isinstance(base, str) and base == ABSOLUTE):
-        order_one = OrderOne(C or {}, Lambda or {})
-        forward_constants = constants.collect(model, inputs, probe)
-        _check_inputs(model, inputs, forward_constants.note)
-        made = absolute.absolute_plan(model, request, order_one, forward_constants)
+        made = _absolute_plan(model, request, options)
         return replace(made, notes=(*made.notes, *request.lr_notes(optimizer)))
     if C or Lambda:
         message = (
@@ -192,16 +188,29 @@ def plan(
         raise InputError(message, "absolute-mode", argument="C" if C else "Lambda")
     if isinstance(base, (str, PathLike)):
         base = _load_plan(base)
-    read_base = _read_base(model, base)
-    facts = _forward_facts(model, read_base, options)
-    _check_inputs(model, inputs, facts.note)
-    made = relative.relative_plan(unwrap(model), read_base, request, facts)
-    if facts.pair is not None and init_check.can_observe(facts.pair):
-        made = _with_init_check(made, request, facts)
+    made = _relative_plan(model, _read_base(model, base), request, options)
     notes = (*made.notes, *_larger_base_notes(made), *request.lr_notes(optimizer))
     made = replace(made, notes=notes)
     if isinstance(base, Plan) and base.applied:
         return _continue_applied(made, base)
+    return made
+
+
+def _absolute_plan(model: nn.Module, request: Request, options: PlanOptions) -> Plan:
+    """Return a plan from power laws of the dimensions themselves."""
+    forward_constants = constants.collect(model, options.inputs, options.probe)
+    _check_inputs(model, options.inputs, forward_constants.note)
+    order_one = OrderOne(options.C or {}, options.Lambda or {})
+    return absolute.absolute_plan(model, request, order_one, forward_constants)
+
+
+def _relative_plan(model: nn.Module, base: Base, request: Request, options: PlanOptions) -> Plan:
+    """Return a plan relative to `base`, from what the forward passes of both show."""
+    facts = _forward_facts(model, base, options)
+    _check_inputs(model, options.inputs, facts.note)
+    made = relative.relative_plan(unwrap(model), base, request, facts)
+    if facts.pair is not None and init_check.can_observe(facts.pair):
+        return _with_init_check(made, request, facts)
     return made
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from orderone.core.roles import Role
 from orderone.planning.adjustments import Draft, Drafts
-from orderone.planning.options import Request
+from orderone.planning.request import Request
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.roles.experts import Size
 from orderone.planning.roles.resolve import ResolvedRole

@@ -100,12 +100,7 @@ def exponents(
     else:
         p = start.with_c(solution.c)
         limited_by = {role: solution.why(role) for role in p.roles}
-    sizes = {
-        "initialization": rms(p, depth, norm),
-        "training": rms(p, depth, norm, training=True, optimizer=optimizer, alignment=align),
-    }
-    if attention:
-        sizes["attention"] = attention.rms(p, align, optimizer=optimizer, depth=depth, norm=norm)
+    sizes = _sizes(p, attention, optimizer, align, depth, norm)
     verdict = stability(p, optimizer, align, attention=attention, **network)
     settings = {
         "optimizer": optimizer,
@@ -130,6 +125,24 @@ def _attention(heads: str | None, score_power: str | None, qk_norm: bool) -> Att
         return None
     growth = HEADS[one_of(heads, HEADS, "heads")]
     return Attention(power=score_power or "1/2", growth=growth, qk_norm=qk_norm)
+
+
+def _sizes(
+    p: Parameterization,
+    attention: Attention | None,
+    optimizer: str,
+    align: Alignment,
+    depth: int,
+    norm: bool,
+) -> dict[str, dict[str, Fraction]]:
+    """Return the predicted exponents of RMS at initialization and in training."""
+    sizes = {
+        "initialization": rms(p, depth, norm),
+        "training": rms(p, depth, norm, training=True, optimizer=optimizer, alignment=align),
+    }
+    if attention:
+        sizes["attention"] = attention.rms(p, align, optimizer=optimizer, depth=depth, norm=norm)
+    return sizes
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,10 @@ def limits(
         a = 1.0
     report = depth_report(width, depth, activation, residual, rho0, phi=phi, a=a)
     number = count(samples, "samples", least=0)
-    shape = _shape(report, phi, a)
-    compared = bool(number and not residual and shape is not None)
-    if html is not None and not compared:
+    shape = None
+    if number and not residual:
+        shape = _shape(report, phi, a)
+    if html is not None and shape is None:
         raise InputError(
             "html: only networks with a random limit law can be drawn: relu, shaped-relu,"
             " shaped-smooth or linear, without --residual and --samples 0",
@@ -84,8 +85,8 @@ def limits(
         )
     check_files({"html": html})
     comparisons = []
-    if compared:
-        comparisons = _compare(report, number, seed, json, shape or {})
+    if shape is not None:
+        comparisons = _compare(report, number, seed, json, shape)
     if json:
         show.print_json(_record(report, comparisons))
     else:

@@ -89,13 +89,7 @@ def transformer(
     C = _constants(constants)
     power = -float(strategy_power(strategy) or 0)
     C["head"] = C.get("head", 1.0) * count(width, "--width") ** power  # S2 (1.34)
-    if blocks is None:
-        if depth is None:
-            depth = DEPTH
-        letters = "AM" * count(depth, "--depth", least=0)
-    else:
-        refuse_unused("--blocks", depth=depth)
-        letters = blocks
+    letters = _letters(blocks, depth)
     model = Transformer(letters, activation, C, eps, causal, heads, width, mlp)
     G0 = _tokens(tokens, correlation, causal)
     prediction = model.predict(G0, optimizer, model.rates(strategy, optimizer, n_in, n_out))
@@ -119,6 +113,16 @@ def transformer(
         show.print_json(record)
     else:
         _show(record)
+
+
+def _letters(blocks: str | None, depth: int | None) -> str:
+    """Return the sequence of blocks, such as AMAM."""
+    if blocks is not None:
+        refuse_unused("--blocks", depth=depth)
+        return blocks
+    if depth is None:
+        depth = DEPTH
+    return "AM" * count(depth, "--depth", least=0)
 
 
 def _constants(text: str) -> dict[str, float]:

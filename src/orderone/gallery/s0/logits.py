@@ -43,6 +43,46 @@ Fits: TypeAlias = dict[tuple[str, str], pd.Series]  # by activation and tokens
 
 
 @dataclass(frozen=True)
+class Claim:
+    """The exponent of the change of the logits, in networks of these activations."""
+
+    text: str
+    rule: str
+    activations: tuple[str, ...]
+    tokens: str
+    exponent: str
+    erratum: str = ""
+
+
+BOTH = tuple(ACTIVATIONS)
+CLAIMS = (
+    Claim(
+        "SP: the logits of training tokens change by n^0 (Condition A.2)", "sp", BOTH, TRAINED, "0"
+    ),
+    Claim(
+        "SP: the logits of training tokens change by n^1/2 (31)", "sp", BOTH, TRAINED, "1/2", "S0.5"
+    ),
+    Claim("muP: the logits of training tokens change by n^0", "mup", BOTH, TRAINED, "0"),
+    Claim(
+        "SP, linear networks: the logits of other tokens change by n^0",
+        "sp",
+        ("linear",),
+        HELD_OUT,
+        "0",
+        "S0.5",
+    ),
+    Claim(
+        "muP, linear networks: the logits of other tokens change by n^-1/2",
+        "mup",
+        ("linear",),
+        HELD_OUT,
+        "-1/2",
+        "S0.5",
+    ),
+)
+
+
+@dataclass(frozen=True)
 class Settings:
     seeds: int  # networks at the largest width
     widths: tuple[int, ...] = WIDTHS
@@ -69,47 +109,9 @@ def measure(rule: str, activation: str, settings: Settings) -> pd.DataFrame:
 
 def judge(records: Records) -> list[Finding]:
     fits = fitted(records)
-    both = list(ACTIVATIONS)
-    sp = fits["sp"]
-    mup = fits["mup"]
-    return [
-        _equal(
-            "SP: the logits of training tokens change by n^0 (Condition A.2)",
-            sp,
-            both,
-            TRAINED,
-            "0",
-        ),
-        _equal(
-            "SP: the logits of training tokens change by n^1/2 (31)",
-            sp,
-            both,
-            TRAINED,
-            "1/2",
-            "S0.5",
-        ),
-        _equal("muP: the logits of training tokens change by n^0", mup, both, TRAINED, "0"),
-        _equal(
-            "SP, linear networks: the logits of other tokens change by n^0",
-            sp,
-            ["linear"],
-            HELD_OUT,
-            "0",
-            "S0.5",
-        ),
-        _equal(
-            "muP, linear networks: the logits of other tokens change by n^-1/2",
-            mup,
-            ["linear"],
-            HELD_OUT,
-            "-1/2",
-            "S0.5",
-        ),
-        _grows(
-            "SP, ReLU networks: the change of other tokens' logits grows with the width too",
-            sp["relu", HELD_OUT],
-        ),
-    ]
+    findings = [_equal(claim, fits) for claim in CLAIMS]
+    grows = "SP, ReLU networks: the change of other tokens' logits grows with the width too"
+    return [*findings, _grows(grows, fits["sp"]["relu", HELD_OUT])]
 
 
 def fitted(records: Records) -> dict[str, Fits]:
@@ -132,15 +134,12 @@ def _fit(runs: pd.DataFrame) -> pd.Series:
     return pd.Series({"measured": fit.exponent, "low": fit.low, "high": fit.high})
 
 
-def _equal(
-    claim: str, fits: Fits, activations: list[str], tokens: str, exponent: str, erratum: str = ""
-) -> Finding:
+def _equal(claim: Claim, fits: dict[str, Fits]) -> Finding:
     """Judge whether the exponent holds in all of these networks."""
-    lines = {activation: fits[activation, tokens] for activation in activations}
+    lines = {key: fits[claim.rule][key, claim.tokens] for key in claim.activations}
     numbers = "; ".join(f"{activation}: n^{interval(line)}" for activation, line in lines.items())
-    return finding(
-        claim, together(holds(exponent, line, BEND) for line in lines.values()), numbers, erratum
-    )
+    verdict = together(holds(claim.exponent, line, BEND) for line in lines.values())
+    return finding(claim.text, verdict, numbers, claim.erratum)
 
 
 def _grows(claim: str, line: pd.Series) -> Finding:

@@ -15,6 +15,7 @@ import pandas as pd
 
 from orderone import theory
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
+from orderone.gallery.figures import Figure, Trace
 from orderone.gallery.judge import below, opposite
 from orderone.gallery.s1 import collapse
 from orderone.gallery.s1.deep_training import (
@@ -267,27 +268,6 @@ def draw(records: Records) -> list[Picture | Grid]:
 
 def _picture(letter: str, frame: pd.DataFrame) -> Picture:
     beta = float(frame.claimed.iloc[0])
-    data = []
-    depths = sorted(frame.depth.unique())
-    for depth, runs in frame.groupby("depth"):
-        known = collapse.reached(runs).sort_values(["seed", "rate"])
-        x = known.rate * float(str(depth)) ** beta
-        if runs.longer.astype(bool).any():
-            colour = LONGER
-        else:
-            colour = _shade(depths.index(depth) / max(len(depths) - 1, 1))
-        line = {"color": colour, "width": 1.5}
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": f"L = {depth}",
-                "x": x.tolist(),
-                "y": known.tau.tolist(),
-                "line": line,
-                "marker": {"color": colour, "size": 7},
-            }
-        )
     layout = {
         "height": 380,
         "margin": {"t": 30},
@@ -307,14 +287,42 @@ def _picture(letter: str, frame: pd.DataFrame) -> Picture:
             f"the curves collapse as τ = L^γ f(rate × L^β) with β = {fitted.beta} and γ ="
             f" {fitted.gamma}."
         )
-    lost = [depth for depth in depths if depth not in set(collapse.reached(frame).depth)]
-    if lost:
-        caption = f"L = {', '.join(map(str, lost))}: no learning rate reached {ENOUGH}."
-    else:
-        caption = ""
-    return Picture(
-        f"({letter}) ρ = {frame.keep.iloc[0]:g}", {"data": data, "layout": layout}, alt, caption
-    )
+    title = f"({letter}) ρ = {frame.keep.iloc[0]:g}"
+    figure: Figure = {"data": _curves(frame, beta), "layout": layout}
+    return Picture(title, figure, alt, _lost_depths(frame))
+
+
+def _curves(frame: pd.DataFrame, beta: float) -> list[Trace]:
+    """Draw steps against rate L^beta, a curve for each depth."""
+    data = []
+    depths = sorted(frame.depth.unique())
+    for depth, runs in frame.groupby("depth"):
+        known = collapse.reached(runs).sort_values(["seed", "rate"])
+        x = known.rate * float(str(depth)) ** beta
+        colour = _shade(depths.index(depth) / max(len(depths) - 1, 1))
+        if runs.longer.astype(bool).any():
+            colour = LONGER
+        curve = {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": f"L = {depth}",
+            "x": x.tolist(),
+            "y": known.tau.tolist(),
+            "line": {"color": colour, "width": 1.5},
+            "marker": {"color": colour, "size": 7},
+        }
+        data.append(curve)
+    return data
+
+
+def _lost_depths(frame: pd.DataFrame) -> str:
+    """Return a caption that names the depths at which no network learned."""
+    depths = sorted(frame.depth.unique())
+    learned = set(collapse.reached(frame).depth)
+    lost = [str(depth) for depth in depths if depth not in learned]
+    if not lost:
+        return ""
+    return f"L = {', '.join(lost)}: no learning rate reached {ENOUGH}."
 
 
 def _shade(share: float) -> str:

@@ -128,33 +128,10 @@ def _d(curves: dict[float, Frame]) -> Picture:
 def _ratio(near: dict[float, Frame]) -> Picture:
     """Draw the mean with its sign over the closed form, as far as it is above the noise; not in the
     paper."""
-    data = [
-        line(
-            [0, max(curve.layer.max() for curve in near.values())],
-            [1, 1],
-            "theory (12)",
-            NEUTRAL,
-            "dash",
-        )
-    ]
+    farthest = max(curve.layer.max() for curve in near.values())
+    data = [line([0, farthest], [1, 1], "theory (12)", NEUTRAL, "dash")]
     for keep, curve in near.items():
-        curve = curve.assign(k=curve.layer.max() - curve.layer)
-        curve = curve[curve.printed_ab > 2 * standard_error(curve, "g_ab")]
-        colour = KEEP[keep]
-        group: Trace = {"legendgroup": _name(keep)}
-        ratio = curve.g_ab / curve.printed_ab
-        se = standard_error(curve, "g_ab") / curve.printed_ab
-        data.append(dots(curve.k, ratio, f"{_name(keep)}, with sign", colour, se, **group))
-        data.append(
-            line(
-                curve.k,
-                curve.abs_g_ab / curve.printed_ab,
-                f"{_name(keep)}, |.|",
-                colour,
-                "dash",
-                **group,
-            )
-        )
+        data += _ratio_traces(keep, curve)
     figure: Figure = {
         "data": data,
         "layout": layout("distance from the output L − l", "mean / closed form", 520),
@@ -170,6 +147,21 @@ def _ratio(near: dict[float, Frame]) -> Picture:
         alt,
         "Not in the paper: erratum S1.4.",
     )
+
+
+def _ratio_traces(keep: float, curve: Frame) -> list[Trace]:
+    """Draw the means of g_ab with sign and of |g_ab|, over the closed form."""
+    curve = curve.assign(k=curve.layer.max() - curve.layer)
+    curve = curve[curve.printed_ab > 2 * standard_error(curve, "g_ab")]
+    colour = KEEP[keep]
+    group: Trace = {"legendgroup": _name(keep)}
+    ratio = curve.g_ab / curve.printed_ab
+    se = standard_error(curve, "g_ab") / curve.printed_ab
+    size = curve.abs_g_ab / curve.printed_ab
+    return [
+        dots(curve.k, ratio, f"{_name(keep)}, with sign", colour, se, **group),
+        line(curve.k, size, f"{_name(keep)}, |.|", colour, "dash", **group),
+    ]
 
 
 def _noise(widths: Frame) -> Picture:

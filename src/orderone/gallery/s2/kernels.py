@@ -196,14 +196,22 @@ def _fluctuations(frame: Frame) -> Iterator[Finding]:
     yield Finding(claim, holds, f"at n = {widest.width.iloc[0]:g}, {stds}", "corrected", "S2.5")
 
 
+NO_GROWTH = "tangent kernels stay of order one as the depth grows"
+
+
 def _growth(frame: Frame) -> Iterator[Finding]:
-    claim = "tangent kernels stay of order one as the depth grows"
+    """Judge the growth with depth: as claimed, and as corrected."""
     Theta = frame[frame.what == "Theta"].sort_values("encoders")
     G = frame[frame.what == "G"].sort_values("encoders")
     measured = Theta.dropna()
     if len(measured) < 2:
-        yield Finding(claim, None, "too few depths were measured")
+        yield Finding(NO_GROWTH, None, "too few depths were measured")
         return
+    yield _no_growth(measured)
+    yield _logarithm(Theta, G, measured)
+
+
+def _no_growth(measured: Frame) -> Finding:
     means = ", ".join(
         f"{r['mean']:.2f} ± {r.error:.2f} ({r.theory:.2f}) at {r.encoders:g}"
         for _, r in measured.iterrows()
@@ -216,11 +224,12 @@ def _growth(frame: Frame) -> Iterator[Finding]:
         rises = None
     else:
         rises = False
-    yield Finding(
-        claim,
-        None if rises is None else not rises,
-        f"networks {means} encoders, predictions in brackets",
-    )
+    numbers = f"networks {means} encoders, predictions in brackets"
+    return Finding(NO_GROWTH, None if rises is None else not rises, numbers)
+
+
+def _logarithm(Theta: Frame, G: Frame, measured: Frame) -> Finding:
+    """Judge the growth of the prediction, and whether networks agree with the prediction."""
     steps = np.diff(Theta.theory) / np.diff(np.log2(Theta.encoders))  # per doubling
     rates = (G.theory / G.encoders).to_numpy()
     close = (
@@ -238,7 +247,7 @@ def _growth(frame: Frame) -> Iterator[Finding]:
         "the tangent kernel grows like the logarithm of depth, and G in proportion to depth, in"
         " theory and in networks"
     )
-    yield Finding(claim, bool(holds and close.all()), numbers, "corrected", "S2.6")
+    return Finding(claim, bool(holds and close.all()), numbers, "corrected", "S2.6")
 
 
 # --- drawing --------------------------------------------------------------------------------------

@@ -96,42 +96,26 @@ def judge(records: Records) -> list[Finding]:
     residual = _at_the_end(records["resnet"])
     shaped = _at_the_end(records["shaped-relu"])
     end = residual.t.to_numpy()[:1]
-    ode = {}
-    other = {}
-    still = {}
-    correlations = []
-    covariances = []
-    for key in residual.index:
-        quantity, rho0 = key
-        ode[key] = float(_predicted(key, end, resnet_ode)[0])
-        other[key] = float(_predicted(key, end, covariance_ode)[0])
-        still[key] = 1.0 if quantity == "V11" else rho0
-        if quantity == "rho":
-            correlations.append(key)
-        else:
-            covariances.append(key)
+    correlations = [key for key in residual.index if key[0] == "rho"]
+    covariances = [key for key in residual.index if key[0] != "rho"]
+    ode = {key: float(_predicted(key, end, resnet_ode)[0]) for key in residual.index}
+    shaped_ode = {key: float(_predicted(key, end, covariance_ode)[0]) for key in residual.index}
+    initial = {key: key[1] for key in correlations}
     return [
-        _agree("Covariances of residual networks obey (2.13)", residual, covariances, ode, other),
+        _agree(
+            "Covariances of residual networks obey (2.13)", residual, covariances, ode, shaped_ode
+        ),
         _agree(
             "Correlations of residual networks obey dρ/dt = ν(ρ)",
-            residual,
-            correlations,
-            ode,
-            still,
+            *(residual, correlations, ode, initial),
         ),
         _agree(
             "Correlations of shaped networks obey dρ/dt = ν(ρ) too",
-            shaped,
-            correlations,
-            other,
-            still,
+            *(shaped, correlations, shaped_ode, initial),
         ),
         _agree(
             "Covariances of residual networks equal those of shaped networks, (2.14)",
-            residual,
-            covariances,
-            other,
-            ode,
+            *(residual, covariances, shaped_ode, ode),
         ),
         _factor(residual.loc[("V11", 1.0)], shaped.loc[("V11", 1.0)]),
     ]

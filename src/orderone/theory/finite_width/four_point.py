@@ -30,6 +30,7 @@ from orderone.core.exact import count
 from orderone.core.inputs import Function, Name, Number, UserInput
 from orderone.core.reals import real
 from orderone.theory import activations
+from orderone.theory.activations import Activation
 from orderone.theory.gaussian import expect
 from orderone.theory.gaussian.functions import Values
 
@@ -64,10 +65,7 @@ def four_point(
     per feature.
     """
     phi = activations.get(activation)
-    try:
-        sizes = [count(width, "widths") for width in widths]
-    except TypeError:
-        sizes = []
+    sizes = read_widths(widths)
     if not sizes:
         raise InputError(
             f"widths: expected the width of each layer, such as [64, 64]; got {widths!r}",
@@ -86,18 +84,7 @@ def four_point(
                 " take a smaller weight_var",
                 argument="weight_var",
             )
-
-        def square(x: np.ndarray) -> np.ndarray:
-            return np.asarray(phi(x)) ** 2
-
-        second = np.float64(_mean(square, K))  # numpy's numbers overflow to infinity
-        fourth = _mean(lambda x: square(x) ** 2, K)
-        slope = w * _mean(lambda x, K=K: square(x) * (x**2 / K - 1), K) / (2 * K)
-        bend = w * _mean(lambda x, K=K: square(x) * ((x**2 / K - 6) * x**2 / K + 3), K)
-        with np.errstate(all="ignore"):
-            D = slope * D + bend * V / (8 * K**2)
-            V = np.float64(slope) ** 2 * V + w**2 * (fourth - second**2) / n
-            K = float(b + w * second)
+        K, D, V = _next_layer(phi, K, D, V, n, w, b)
         rows.append((K, float(D), float(V)))
     if not np.isfinite(rows).all():
         raise InputError(
@@ -106,6 +93,33 @@ def four_point(
             argument="weight_var",
         )
     return FourPoint(*np.array(rows).T)
+
+
+def read_widths(widths: Widths) -> list[int]:
+    """Return the numbers of neurons; empty if `widths` is not a sequence."""
+    try:
+        return [count(width, "widths") for width in widths]
+    except TypeError:
+        return []
+
+
+def _next_layer(
+    phi: Activation, K: float, D: float, V: float, n: int, w: float, b: float
+) -> tuple[float, float, float]:
+    """Return K, D and V of the layer after one with n neurons; w and b are weight_var, bias_var."""
+
+    def square(x: np.ndarray) -> np.ndarray:
+        return np.asarray(phi(x)) ** 2
+
+    second = np.float64(_mean(square, K))  # numpy's numbers overflow to infinity
+    fourth = _mean(lambda x: square(x) ** 2, K)
+    P = w * _mean(lambda x: square(x) * (x**2 / K - 1), K) / (2 * K)
+    bend = w * _mean(lambda x: square(x) * ((x**2 / K - 6) * x**2 / K + 3), K)
+    with np.errstate(all="ignore"):
+        next_D = P * D + bend * V / (8 * K**2)
+        next_V = np.float64(P) ** 2 * V + w**2 * (fourth - second**2) / n
+        next_K = b + w * second
+    return float(next_K), next_D, next_V
 
 
 def _mean(f: Values, variance: float) -> float:

@@ -19,12 +19,11 @@ import numpy as np
 
 from orderone.core.arrays import as_numpy
 from orderone.core.errors import InputError
-from orderone.core.exact import count
 from orderone.core.inputs import ArrayLike, Function, Name, Number
 from orderone.core.reals import real
 from orderone.theory import activations
 from orderone.theory.activations import Activation
-from orderone.theory.finite_width.four_point import Widths
+from orderone.theory.finite_width.four_point import Widths, read_widths
 from orderone.theory.kernels.validation import check_semidefinite, floating, square
 
 MOST_INPUTS = 12  # vertices have inputs^4 entries
@@ -54,10 +53,7 @@ def four_point_kernel(
     feature, (inputs, inputs).
     """
     phi = activations.get(activation)
-    try:
-        sizes = [count(width, "widths") for width in widths]
-    except TypeError:
-        sizes = []
+    sizes = read_widths(widths)
     matrix = square(floating(K0, "K0")[1], "K0")
     check_semidefinite(matrix, "K0")
     start = as_numpy(matrix).astype(float)

@@ -27,6 +27,7 @@ import numpy as np
 from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import ArrayLike, Count, Name, Number, UserInput
+from orderone.core.real_arrays import reals
 from orderone.core.reals import real
 from orderone.theory.first_pass.logit_gradient import LogitGradient, logit_gradient
 
@@ -83,15 +84,7 @@ def first_pass(
     d = _widths(widths)
     first = real(embedding_var, "embedding_var", above=0)
     last = 1 / d[-1] if readout_var is None else real(readout_var, "readout_var", above=0)
-    if hidden_var is None:
-        hidden = [hidden_weight_var(a, b, init) for a, b in pairwise(d)]
-    else:
-        hidden = [real(value, "hidden_var", above=0) for value in _listed(hidden_var, "hidden_var")]
-    if len(hidden) != len(d) - 1:
-        raise InputError(
-            f"hidden_var: expected {len(d) - 1} variances, one per hidden layer, got {len(hidden)}",
-            argument="hidden_var",
-        )
+    hidden = _hidden_variances(d, init, hidden_var)
     squares = [first]  # of u_l, before a norm
     h = [1.0 if norm else first]
     for variance, fan_in in zip(hidden, d[:-1], strict=True):
@@ -99,8 +92,33 @@ def first_pass(
         h.append(1.0 if norm else squares[-1])
     logits = last * d[-1] * h[-1]
     logit = logit_gradient(vocab, logits)
-    gradient = [last * logit.square]
-    into: list[float] = []  # gradients with respect to u_{l+1}
+    gradient, into = _backward(last * logit.square, d, hidden, squares, norm)
+    weights = [into[0]]
+    for layer in range(1, len(d)):
+        weights.append(into[layer] * h[layer - 1])
+    weights.append(logit.square / count(vocab, "vocab") * h[-1])
+    return FirstPass((*h, logits), tuple(gradient), tuple(weights), logit)
+
+
+def _hidden_variances(d: list[int], init: Name, hidden_var: Variances | None) -> list[float]:
+    """Return sigma_1^2 .. sigma_L^2."""
+    if hidden_var is None:
+        return [hidden_weight_var(a, b, init) for a, b in pairwise(d)]
+    hidden = [real(value, "hidden_var", above=0) for value in _listed(hidden_var, "hidden_var")]
+    if len(hidden) != len(d) - 1:
+        raise InputError(
+            f"hidden_var: expected {len(d) - 1} variances, one per hidden layer, got {len(hidden)}",
+            argument="hidden_var",
+        )
+    return hidden
+
+
+def _backward(
+    last: float, d: list[int], hidden: list[float], squares: list[float], norm: bool
+) -> tuple[list[float], list[float]]:
+    """Return gradients of h_1 .. h_{L+1} from that of h_{L+1}; and those of u_1 .. u_{L+1}."""
+    gradient = [last]
+    into: list[float] = []
     for layer in range(len(d) - 1, -1, -1):
         u = gradient[-1]
         if norm:
@@ -110,11 +128,7 @@ def first_pass(
             gradient.append(hidden[layer - 1] * d[layer] * u)
     into.reverse()
     gradient.reverse()
-    weights = [into[0]]
-    for layer in range(1, len(d)):
-        weights.append(into[layer] * h[layer - 1])
-    weights.append(logit.square / count(vocab, "vocab") * h[-1])
-    return FirstPass((*h, logits), tuple(gradient), tuple(weights), logit)
+    return gradient, into
 
 
 def attention_output_var(
@@ -125,10 +139,7 @@ def attention_output_var(
     head_size: Count = 1,
 ) -> tuple[float, float]:
     """Return Var(o) of a head and Var(o_final) for attention weights over independent tokens."""
-    try:
-        p = np.asarray(attention, dtype=float)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        p = np.array(np.nan)
+    p = reals(attention, "attention")
     if p.ndim != 1 or not (p >= 0).all() or not np.isclose(p.sum(), 1):
         raise InputError(
             "attention: expected one weight per token, at least 0 and 1 in sum",

@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from orderone.theory.transformer.averaging import VALUE, SampledAverages, averages
+from orderone.theory.transformer.averaging import VALUE, Averages, SampledAverages, averages
 from orderone.theory.transformer.correlations import Correlations, Each, correlations, node_count
 from orderone.theory.transformer.moments import FORWARD
 from orderone.theory.transformer.points import REPETITIONS
@@ -108,11 +108,8 @@ def attend(
         repeated = direct_averages(
             queries, keys, values, of_keys, visible, strength, chosen, accuracy, seed
         )
-        of_pairs = {key: each.mean(axis=0) for key, each in repeated.items()}
-        spreads = {}
-        for key, each in repeated.items():
-            spreads[key] = float(each.std(axis=0, ddof=1).max()) / REPETITIONS**0.5
-        sampled = SampledAverages(of_pairs, spreads)
+        sampled = _mean_over_repetitions(repeated)
+        of_pairs = sampled.averages
     value = _semidefinite(of_pairs[VALUE])
     bend = of_pairs.get(("bend", FORWARD), np.zeros_like(queries.G))
     propagated = {}
@@ -124,6 +121,16 @@ def attend(
     if along and sharp:
         errors = errors._replace(bend=np.inf, propagated=np.inf)
     return Attended(value, bend, propagated, variance, errors)
+
+
+def _mean_over_repetitions(repeated: Averages) -> SampledAverages:
+    """Return means over randomizations (the first axis), and their largest standard errors."""
+    means = {}
+    errors = {}
+    for key, each in repeated.items():
+        means[key] = each.mean(axis=0)
+        errors[key] = float(each.std(axis=0, ddof=1).max()) / REPETITIONS**0.5
+    return SampledAverages(means, errors)
 
 
 def _errors(

@@ -137,6 +137,10 @@ class Transformer:
         for name, value in values.items():
             object.__setattr__(self, name, value)
         _check_sizes(self.width, self.heads)
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """Raise an InputError if two settings cannot be used together."""
         if self.rope is not None and self.width and self.heads and self.width // self.heads % 2:
             raise InputError(
                 "rope: expected heads with an even number of channels, got"

@@ -18,7 +18,7 @@ is an average over Gaussian scores, of the softmax or any other map from scores 
 S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
@@ -85,18 +85,24 @@ def score_moment(
     pairings = list(_pairings(list(range(len(tokens)))))
     total = 0.0
     for of_queries in pairings:
-        queries = 1.0
-        for a, b in of_queries:
-            queries *= matrix[tokens[a][0], tokens[b][0]]
+        queries = _product(matrix, tokens, of_queries, side=0)
         for of_keys in pairings if size is not None else [of_queries]:
-            keys = 1.0
-            for a, b in of_keys:
-                keys *= matrix[tokens[a][1], tokens[b][1]]
+            keys = _product(matrix, tokens, of_keys, side=1)
             weight = 1.0
             if size is not None:
                 weight = float(size) ** (_loops(of_queries, of_keys) - m)
             total += weight * queries * keys
     return strength**m * total
+
+
+def _product(
+    matrix: np.ndarray, tokens: list[tuple[int, int]], pairing: list[tuple[int, int]], side: int
+) -> float:
+    """Return prod F over a pairing of the queries (side 0) or the keys (side 1)."""
+    result = 1.0
+    for a, b in pairing:
+        result *= matrix[tokens[a][side], tokens[b][side]]
+    return result
 
 
 def attention_products(
@@ -128,21 +134,36 @@ def attention_products(
     causal = instance(causal, bool, "causal", "pass True or False")
     visible = read_mask(mask, tokens, tokens, causal)[0]
     root, _ = factor(matrix)
-    directions = root.shape[1]
     step = 1 << max(3, (AT_ONCE // len(matrix) ** 4).bit_length() - 1)
     repeated = []
     for repetition in range(REPETITIONS):
-        total = np.zeros([len(matrix)] * 4)
-        drawn = 0
-        for normals in standard(directions**2, number // 2, seed, repetition, step):
-            z = mirrored(normals.reshape(-1, directions, directions).astype(float), axis=0)
-            p = _attended(strength**0.5 * (root @ z @ root.T), visible, attention)
-            total += np.einsum("xts,xur->tsur", p, p, optimize=True)
-            drawn += len(p)
-        repeated.append(total / drawn)
+        normals = standard(root.shape[1] ** 2, number // 2, seed, repetition, step)
+        repeated.append(_mean_products(normals, root, strength, visible, attention))
     products = np.mean(repeated, axis=0)
     errors = np.std(repeated, axis=0, ddof=1) / REPETITIONS**0.5
     return AttentionProducts(products, errors)
+
+
+def _mean_products(
+    normals: Iterable[np.ndarray],
+    root: np.ndarray,
+    strength: float,
+    visible: np.ndarray,
+    attention: AttentionMap,
+) -> np.ndarray:
+    """Return the mean of Omega Omega over scores that are drawn from standard normal numbers.
+
+    `root` is a square root of F; `strength` is C_Q C_K.
+    """
+    tokens, directions = root.shape
+    total = np.zeros([tokens] * 4)
+    drawn = 0
+    for chunk in normals:
+        z = mirrored(chunk.reshape(-1, directions, directions).astype(float), axis=0)
+        p = _attended(strength**0.5 * (root @ z @ root.T), visible, attention)
+        total += np.einsum("xts,xur->tsur", p, p, optimize=True)
+        drawn += len(p)
+    return total / drawn
 
 
 def _attended(scores: np.ndarray, visible: np.ndarray, attention: AttentionMap) -> np.ndarray:
