@@ -156,8 +156,8 @@ class Transfers:
         for combination, reason in self.failed.items():
             lines += wrapped(f"{combination}: no study: {reason}", indent=0)
         legend = (
-            f"lr: the value of the grid with the lowest loss at {axis} {min(sizes)}; loss: {axis}"
-            f" {max(sizes)} trained with it; tuned: lowest loss of {axis} {max(sizes)}"
+            f"lr: best value of the grid at {axis} {min(sizes)}; loss: loss at {axis} {max(sizes)}"
+            f" with this lr; tuned: lowest loss at {axis} {max(sizes)}"
         )
         return printable("\n".join([*lines, *wrapped(legend, indent=0)]))
 
