@@ -326,14 +326,16 @@ def report(frame: pandas.DataFrame) -> None:
         print(
             f"| architecture | optimizer | rule | start | best at {axis} {part[axis].min()} (rate)"
             f" | {axis} {part[axis].max()}, carried rate | {axis} {part[axis].max()}, tuned (rate)"
-            " | cost of carrying | drift, octaves |"
+            " | cost of carrying | drift, octaves | carried minus standard (keep, tuned) |"
         )
-        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         keys = ["architecture", "optimizer", "rule", "init"]
         for names, rows in part.groupby(keys, sort=False):
             base = _base_rows(part, rows, axis)
+            standard = _standard_rows(part, rows, axis)
             values = cast(tuple[str, ...], names)
-            print("| " + " | ".join([*map(str, values), *_cells(base, rows, axis)]) + " |")
+            cells = [*map(str, values), *_cells(base, rows, standard, axis)]
+            print("| " + " | ".join(cells) + " |")
 
 
 def _base_rows(part: pandas.DataFrame, rows: pandas.DataFrame, axis: str) -> pandas.DataFrame:
@@ -344,10 +346,21 @@ def _base_rows(part: pandas.DataFrame, rows: pandas.DataFrame, axis: str) -> pan
     return cast(pandas.DataFrame, same)
 
 
-def _cells(base: pandas.DataFrame, rows: pandas.DataFrame, axis: str) -> list[str]:
+def _standard_rows(part: pandas.DataFrame, rows: pandas.DataFrame, axis: str) -> pandas.DataFrame:
+    """Return the rows of `standard` with the start of the model's code at the target's size."""
+    same = part[(part[axis] == part[axis].max()) & (part["rule"] == "standard")]
+    same = same[same["init"] == "keep"]
+    for key in ("architecture", "optimizer"):
+        same = same[same[key] == rows[key].iloc[0]]
+    return cast(pandas.DataFrame, same)
+
+
+def _cells(
+    base: pandas.DataFrame, rows: pandas.DataFrame, standard: pandas.DataFrame, axis: str
+) -> list[str]:
     target = cast(pandas.DataFrame, rows[rows[axis] == rows[axis].max()])
     if base.empty or bool(target[axis].max() == base[axis].max()):
-        return ["-"] * 5
+        return ["-"] * 6
     base_lr = _best_rate(base)
     target_lr = _best_rate(target)
     best = _at(target, target_lr)
@@ -359,7 +372,12 @@ def _cells(base: pandas.DataFrame, rows: pandas.DataFrame, axis: str) -> list[st
         cells.append(_interval(carried - best))  # by seed
     else:
         cells.append("-")
-    return [*cells, f"{math.log2(target_lr / base_lr):+.0f}"]
+    cells.append(f"{math.log2(target_lr / base_lr):+.0f}")
+    if len(carried) and len(standard):
+        cells.append(_interval(carried - _at(standard, _best_rate(standard))))
+    else:
+        cells.append("-")
+    return cells
 
 
 def _best_rate(rows: pandas.DataFrame) -> float:

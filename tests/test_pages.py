@@ -35,9 +35,9 @@ def test_the_papers_are_named_with_their_authors(page):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_a_page_opens_with_whom_it_is_for(path):
+def test_a_page_opens_with_whom_it_is_for_and_what_they_can_do_after_it(path):
     opening = path.read_text().split("\n\n")[1].replace("\n", " ")
-    assert re.match(r"For (those|anyone|users) ", opening)
+    assert re.match(r"For (those|anyone|users) .*\bAfter (this page|it)\b", opening)
 
 
 def test_every_erratum_that_is_cited_is_explained():

@@ -94,11 +94,58 @@ def test_a_sweep_is_printed_saved_and_not_run_again(command, tmp_path):
     assert status == 3
     assert "; 0 trained now" in out
     assert (tmp_path / "study.html").stat().st_size > 1000
+    code = [line for line in out.splitlines() if "o1.plan(" in line]
+    assert all(len(line) <= 80 for line in out.splitlines() if line not in code)
     status, out, _ = command(*call, "--json")
     record = json.loads(out)
     assert (record["ran"], len(record["trials"])) == (0, 24)
     assert record["verdict"] == "inconclusive"
     assert {row["rule"] for row in record["drifts"]} == {"sp", "mup"}
+
+
+def test_other_settings_are_compared_and_the_best_is_studied(command):
+    call = (*OWN, "--lr", "1e-3:1e-1:3", "--seeds", "2", "--space", "init=keep,fan-in")
+    status, out, _ = command(*call, "--space", "beta2=0.9,0.99", "--json")
+    record = json.loads(out)
+    assert status == 3
+    assert len(record["combinations"]) == 4
+    losses = [row["loss"] for row in record["combinations"]]
+    assert losses == sorted(losses)
+    first = record["combinations"][0]
+    assert record["where"] == {"init": first["init"], "beta2": first["beta2"]}
+    status, out, _ = command(*call, "--space", "beta2=0.9,0.99", "--html", "study.html")
+    assert status == 3
+    assert "beta2=0.99, init=keep" in out
+    status, out, _ = command(*call[: -len(("--space", "init=keep,fan-in"))], "--depths", "1,2")
+    assert status == 3
+    assert "depth=2" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "starts"),
+    [
+        ((), {"fan-in"}),
+        (("--init", "keep"), {"keep"}),
+        (("--space", "init=keep,xavier"), {"keep", "xavier"}),
+    ],
+)
+def test_models_of_the_command_line_have_the_recommended_start(command, words, starts):
+    small = ("--task", "digits", "--widths", "8", "--lr", "1e-2", "--seeds", "1", "--steps", "2")
+    _, out, _ = command(*small, *words, "--json")
+    trials = json.loads(out)["trials"]
+    assert {row.get("init", "keep") for row in trials} == starts
+
+
+def test_decoders_with_a_tied_readout_start_with_zero_branches(command):
+    small = ("--widths", "16", "--lr", "1e-2", "--seeds", "1", "--steps", "1", "--length", "8")
+    _, out, _ = command(*small, "--json")
+    assert json.loads(out)["trials"][0]["init"] == "zero-residual"
+
+
+def test_strategies_between_the_named_rules_can_be_swept(command):
+    status, out, _ = command(*OWN, "--rules", "s=1/4", "--lr", "1e-2", "--seeds", "1", "--json")
+    assert status == 3
+    assert {row["rule"] for row in json.loads(out)["trials"]} == {"s=1/4"}
 
 
 def test_one_size_has_no_verdict(command):

@@ -18,6 +18,7 @@ from orderone.core.errors import (
     with_code,
     without_code,
 )
+from orderone.core.exact import count
 
 # functions and classes beside those called ...Error
 MESSAGES = {"with_code", "AmbiguousRole", "BrokenRatios", "NotStackable"}
@@ -88,3 +89,22 @@ def test_checks_of_single_values() -> None:
         instance(3, str, "plan", "make one with o1.plan")
     with refuses("wrong-type", argument="build"):
         function(3, "build", "of the width")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [("1e-3", "remove the quotes"), ("many", "the text"), (-1, "-1")]
+)
+def test_a_number_in_quotes_gets_a_remedy(value: object, words: str) -> None:
+    with refuses("invalid-argument", argument="steps") as refused:
+        count(value, "steps")
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("misspelt", ["stepps", "width"])
+def test_a_misspelt_option_is_corrected_by_all_arguments_of_the_function(misspelt: str) -> None:
+    with refuses("unknown-name") as refused:
+        orderone.coord_check(lambda width: None, **{misspelt: 5})
+    assert f"{misspelt!r}; did you mean" in str(refused.value)
+    with refuses("unknown-name") as refused:
+        orderone.sweep(lambda width: None, {}, **{misspelt: 5})
+    assert f"{misspelt!r}; did you mean" in str(refused.value)

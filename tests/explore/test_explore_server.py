@@ -210,7 +210,8 @@ def test_a_cancelled_request_is_not_computed(explorer):
     assert ask(explorer, "network", weight_var=1.234)[0] == 200
 
 
-def test_a_calculation_that_takes_too_long_is_ended():
+def test_a_calculation_that_takes_too_long_is_ended(monkeypatch):
+    monkeypatch.setattr("orderone.explore.workers.PATIENCE", 100.0)
     workers = Workers(number=1, limit=0.5)
     try:
         status, body = workers.ask("depth", urlencode(DEPTH | SLOW), lambda: False)
@@ -218,6 +219,33 @@ def test_a_calculation_that_takes_too_long_is_ended():
         assert (status, code_of(message)) == (503, "too-slow")
         assert "0.5 seconds" in message
         assert len(workers._idle) == 1
+    finally:
+        workers.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a signal")
+@pytest.mark.parametrize("seconds", [1.5, 3600.0])
+def test_a_busy_machine_does_not_end_a_calculation(monkeypatch, seconds):
+    """A process that gets no processor time, here because it is stopped, is waited for."""
+    patience = 100.0 if seconds < 100.0 else 2.0
+    monkeypatch.setattr("orderone.explore.workers.PATIENCE", patience)
+    workers = Workers(number=1, limit=1.0)
+    ends = time.monotonic() + seconds
+    process = workers._all[0]._process
+    process.send_signal(signal.SIGSTOP)
+
+    def released() -> bool:
+        if time.monotonic() > ends and process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+        return False
+
+    try:
+        status, body = workers.ask("choices", "", released)
+        if seconds < patience:
+            assert status == 200
+        else:  # there is a limit in the time of day, too
+            assert (status, code_of(json.loads(body)["error"])) == (503, "too-slow")
+            assert workers._all[0]._process is not process
     finally:
         workers.close()
 

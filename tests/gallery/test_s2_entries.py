@@ -20,7 +20,7 @@ from orderone.gallery.s2.spikes import spikes
 from orderone.gallery.s2.strategy_runs import STRATEGIES, Point, Training, effective, optimizer_of
 from orderone.gallery.s2.vision_strategies import EPOCHS
 from orderone.nn import VisionTransformer
-from orderone.nn.transformer.vision import vision_scales
+from orderone.theory import vision_constants
 
 
 def told(name, records):
@@ -521,7 +521,7 @@ class TestTraining:
         n, how = 32, TINY
         torch.manual_seed(0)
         model = VisionTransformer(8, 2, 10, n, 4, 1, channels=1)
-        optimizer = optimizer_of(model, Point(strategy, 2.0, 0.1, 0), how, vision_scales())
+        optimizer = optimizer_of(model, Point(strategy, 2.0, 0.1, 0), how, vision_constants())
         rates = {
             id(p): (g["lr"], g["weight_decay"], g["eps"])
             for g in optimizer.param_groups

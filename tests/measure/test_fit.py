@@ -75,3 +75,9 @@ def test_bad_measurements(widths, sizes, message):
 def test_bad_confidence():
     with refuses("invalid-argument", argument="confidence"):
         fit_exponent(WIDTHS, WIDTHS, confidence=1.0)
+
+
+def test_no_exponent_is_printed_as_minus_zero():
+    fit = fit_exponent([64, 128, 256, 512], [1, 1, 1, 0.9999])
+    assert fit.exponent < 0
+    assert "-0.00" not in str(fit)

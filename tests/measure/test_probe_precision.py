@@ -7,7 +7,7 @@ from support.probe_workers import net
 from torch import Tensor, nn
 
 import orderone as o1
-from orderone.observe.moments import Ledger
+from orderone.observe.moments import PIECE, Ledger
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,14 @@ def test_squares_of_many_numbers_do_not_lose_digits():
     """One sum in single precision is off by 3e-5 here."""
     x = 1 + batch(0, 2**22)
     assert moments(x)[0] == pytest.approx(float(x.double().square().mean().sqrt()), rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e25, -1e-20])
+@pytest.mark.parametrize("place", [0, PIECE - 1, PIECE, -1])
+def test_one_entry_in_any_piece_counts(value, place):
+    x = torch.zeros(2 * PIECE + 7)
+    x[place] = value
+    assert moments(x) == pytest.approx(sizes(x), rel=1e-6, nan_ok=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])

@@ -2,12 +2,14 @@
 
 import json
 import re
+from fnmatch import fnmatchcase
 from functools import partial
 
 import pytest
 import torch
 from support import planned_models
 from support.errors import refuses
+from support.named import Named
 from torch import nn
 
 import orderone as o1
@@ -122,6 +124,30 @@ def test_patterns_match_no_other_name():
     nested = [*names[:3], "layers.0.inner.q.weight"]
     assert globs(names[:3], nested) == names[:3]  # the star would match the inner layer too
     assert globs(["a[0].weight"], ["a[0].weight"]) == ["a[[]0].weight"]
+
+
+def test_no_name_matches_two_patterns():
+    """A star also matches dots, so that those of one group can overlap, as in BERT."""
+    names = [f"layer.{n}.{part}dense.bias" for n in (0, 1) for part in ("output.", "a.output.")]
+    patterns = globs(names, names)
+    for name in names:
+        assert sum(fnmatchcase(name, pattern) for pattern in patterns) == 1
+
+
+def test_a_pattern_that_matches_another_tensor_is_refused():
+    """The trainer's model has a tensor that the plan does not have."""
+    plan = planned_models.plan("llama")
+    for target in ("megatron", "olmo-core"):
+        export = plan.export(target)
+        model = Named(export.names)
+        export._must_match(model)
+        wrapped = Named(f"module.{name}" for name in export.names)
+        if target == "megatron":
+            export._must_match(wrapped)
+        layer = next(name for name in export.names if ".0." in name)
+        other = Named([*export.names, layer.replace(".0.", ".0.inner.")])
+        with refuses("invalid-argument", argument="model"):
+            export._must_match(other)
 
 
 ODD_NAMES = {

@@ -100,12 +100,18 @@ def test_train_names_state_in_a_file_that_acts_late(tmp_path, monkeypatch, file)
             stream.write("x")
         return len(calls.read_text())
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with (
+        monkeypatch.context() as patch,
+        pytest.warns(UserWarning, match="calls.txt") as caught,
+        pytest.raises(KeyboardInterrupt),
+    ):
         train(lambda: Late(8, count), tmp_path / file, interrupted(patch))
+    assert codes(caught) == {"state-may-be-lost"}
     calls.write_text("")  # a new process on another machine has no such file
-    with pytest.warns(UserWarning, match="the loss of update") as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         train(lambda: Late(8, count), tmp_path / file)
-    assert codes(caught) == {"resumed-differently"}
+    assert codes(caught) == {"resumed-differently", "state-may-be-lost"}
 
 
 class Freezing(Replacing):
@@ -308,6 +314,33 @@ def test_a_block_that_counts_its_calls_is_not_stacked():
     for key, outcome in found.outcomes.items():
         assert outcome.losses.tolist() == alone.outcomes[key].losses.tolist()
         assert "calls is 4 after steps alone, and 2" in str(outcome.facts["not stacked"])
+
+
+def counting_gradients(width):
+    """Return a model whose hook puts another hook on an activation, which counts and acts late."""
+    model = mlp(width)
+    calls = {"number": 0}
+
+    def scaled(gradient):
+        calls["number"] += 1
+        return gradient * (2 if calls["number"] > 4 else 1)
+
+    def watch(module, inputs, output):
+        if output.requires_grad:
+            output.register_hook(scaled)
+
+    model.get_submodule("2").register_forward_hook(watch)
+    return model
+
+
+def test_a_hook_that_a_stack_does_not_call_is_found_before_it_acts():
+    space = {"lr": [0.01], "seed": range(2)}
+    settings = {"widths": [8], "base": 4, "data": batch, "steps": STEPS, "device": "cpu"}
+    found = o1.sweep(counting_gradients, space, progress=False, **settings)
+    alone = o1.sweep(counting_gradients, space, progress=False, stacked=False, **settings)
+    for key, outcome in found.outcomes.items():
+        assert outcome.losses.tolist() == alone.outcomes[key].losses.tolist()
+        assert code_of(str(outcome.facts["not stacked"])) == "stack-deviates"
 
 
 COUNTED = {"calls": 0}

@@ -116,8 +116,9 @@ def test_killed_in_the_middle_and_started_again(tmp_path, finished, stacked, sta
     later = [count for line, count in batches.items() if int(line.split()[1]) >= PROVED]
     assert max(later) <= 2  # a step after the last checkpoint runs once more
     # In each process, the check of checkpoints and, in stacks, the proof read the first batches.
-    assert max(batches.values()) <= (5 if stacked else 2)
-    assert sum(batches.values()) <= SEEDS * STEPS + (22 if stacked else 12)
+    # Of trials one after another, the first is begun again, at most twice in both processes.
+    assert max(batches.values()) <= (5 if stacked else 4)
+    assert sum(batches.values()) <= SEEDS * STEPS + (22 if stacked else 16)
     expected = sweep(
         mlp,
         {"lr": 0.01, "seed": range(1, SEEDS + 1)},
@@ -160,8 +161,9 @@ def test_sigterm_leaves_a_checkpoint_and_explains_how_to_continue(tmp_path, fini
     assert "Interrupted" in errors
     done = command.done()
     assert finished(command) == SEEDS - done
-    # not a single step was repeated, but in each process one batch is read to check checkpoints
-    assert sum(command.batches().values()) <= SEEDS * STEPS + 2
+    # Not a single step was repeated. But in each process one batch is read to check checkpoints,
+    # and at most twice in both, the first trial is begun again.
+    assert sum(command.batches().values()) <= SEEDS * STEPS + 2 + 2 * 2
 
 
 @pytest.mark.slow

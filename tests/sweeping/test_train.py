@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,8 @@ def on_meta() -> o1.Plan:
     [
         ({"model": Net(8)}, "train-needs-optimizer", "optimizer", "o1.plan"),
         ({"model": "gpt"}, "wrong-type", "model", "got str"),
+        ({"optimizer": torch.optim.SGD}, "wrong-type", "optimizer", "torch.optim.AdamW"),
+        ({"optimizer": Fraction(1, 3)}, "wrong-type", "optimizer", "torch.optim.AdamW"),
         ({"model": on_meta()}, "train-on-meta", "model", "meta"),
         ({"data": None}, "training-data-expected", "data", "nothing"),
         ({"data": lambda step, seed: None}, "batch-expected", "data", "step 0, got NoneType"),

@@ -1,6 +1,5 @@
 """Exports that the trainers' own code applies: `make test-trainers` installs the trainers."""
 
-import os
 import re
 from collections.abc import Callable
 
@@ -8,25 +7,12 @@ import pytest
 import torch
 from support import planned_models
 from support.errors import refuses
+from support.named import Named
+from support.one_process import one_process
 from torch import nn
 
 from orderone.planning.exports import names as tables
 from orderone.planning.exports.content import content
-
-
-class Named(nn.Module):
-    """Model with small tensors of any names."""
-
-    def __init__(self, names):
-        super().__init__()
-        for name in names:
-            *parents, last = name.split(".")
-            here: nn.Module = self
-            for parent in parents:
-                if not hasattr(here, parent):
-                    here.add_module(parent, nn.Module())
-                here = getattr(here, parent)
-            here.register_parameter(last, nn.Parameter(torch.zeros(2)))
 
 
 def exported(name, target, wrapped: Callable[[str], str] = str, **options):
@@ -116,11 +102,7 @@ def test_megatron(name, prefix):
     export, model, names, expected = exported(
         name, "megatron", lambda name: prefix + name, min_lr=3e-4
     )
-    if not torch.distributed.is_initialized():
-        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-        torch.distributed.init_process_group(
-            "gloo", init_method="tcp://127.0.0.1:29577", rank=0, world_size=1
-        )
+    one_process()
     data = export.data
     config = module.OptimizerConfig(
         optimizer="adam", lr=data["lr"], min_lr=data["min_lr"], weight_decay=data["weight_decay"]

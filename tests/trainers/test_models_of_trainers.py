@@ -7,6 +7,7 @@ import pytest
 import torch
 from support import planned_models
 from support.errors import refuses
+from support.one_process import one_process
 
 import orderone as o1
 
@@ -72,9 +73,7 @@ def megatron_model(name):
     layers = importlib.import_module("megatron.core.models.gpt.gpt_layer_specs")
     models = importlib.import_module("megatron.core.models.gpt.gpt_model")
     configs = importlib.import_module("megatron.core.transformer.transformer_config")
-    if not torch.distributed.is_initialized():
-        where = "tcp://127.0.0.1:29577"
-        torch.distributed.init_process_group("gloo", init_method=where, rank=0, world_size=1)
+    one_process()
     if not state.model_parallel_is_initialized():
         state.initialize_model_parallel()
     gpt2, experts = name == "gpt2", 4 if name == "mixtral" else None

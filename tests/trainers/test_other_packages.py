@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from support import planned_models
+from support.errors import refuses
 from support.trainer_workers import IDS, ROWS, STEPS, batch
 from torch import nn
+from transformers import TrainingArguments
 
 import orderone as o1
-from orderone.integrations.huggingface import PlanTrainerMixin
+from orderone.integrations.huggingface import PlanTrainer, PlanTrainerMixin
 from orderone.training.sinks import MLflow
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of these packages
@@ -245,3 +247,22 @@ def test_mlflow(tmp_path):
         (4, run.losses[3]),
     ]
     assert "sizes/model.layers.0.mlp" in saved.data.metrics
+
+
+def test_adapters_of_peft(tmp_path):
+    """A plan of a model with adapters trains them; adapters that are added later are refused."""
+    peft = pytest.importorskip("peft")
+
+    def adapted(rank):
+        options = peft.LoraConfig(r=rank, target_modules=["q_proj", "v_proj"])
+        return peft.get_peft_model(planned_models.model("llama"), options)
+
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    made = o1.plan(adapted(8), base=adapted(4), lr=1e-3)
+    optimizer = PlanTrainer(plan=made, args=arguments).create_optimizer()
+    made.check(optimizer)
+    assert {row.trained for row in made.rows} == {True, False}
+    later = plan()
+    wrapped = peft.get_peft_model(later.apply(), peft.LoraConfig(r=4, target_modules=["q_proj"]))
+    with refuses("tensors-changed", argument="model"):
+        PlanTrainer(plan=later, model=wrapped, args=arguments)

@@ -198,19 +198,19 @@ def _sweep(store: Path, html: str | None, json: bool) -> None:
         message = f"{store}: no finished trials; run `orderone sweep --store {store}` first"
         raise InputError(message, "no-results", argument="what")
     frame = sweep.frame
-    study = None
+    studies = None
     if any(name in frame and frame[name].nunique() > 1 for name in ("width", "depth")):
-        study = sweep.transfer()
-    show_sweep(sweep, study, None, json)
+        studies = sweep.transfers()
+    show_sweep(sweep, studies, None, json)
     if html is None:
         return
-    if study is None:
+    if studies is None:
         raise InputError(
             f"html: {store} has one size, and a transfer page needs several widths or depths",
             "needs-several-sizes",
             argument="html",
         )
-    wrote(write_transfer(study, html, title=f"Transfer in {store.name}"))
+    wrote(write_transfer(studies.best, html, title=f"Transfer in {store.name}"))
 
 
 def _check(records: Path, html: str | None, json: bool) -> None:

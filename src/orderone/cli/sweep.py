@@ -135,7 +135,9 @@ def sweep(
         weight_decay: Weight decay of the smallest model. Default: the default of torch.optim.
         init: Initial values of the base: fan-in, zero-residual or another start, or one for each
             role: default=fan-in,readout=zero (`orderone plan --help` lists all). To compare
-            several: --space init=keep,fan-in. Default: the values of the model's own code.
+            several: --space init=keep,fan-in. Default: zero-residual for gpt and gpt2, fan-in for
+            the other models of --model, and keep, the values of the model's own code, with
+            --builder.
         space: Another setting to try, as NAME=VALUES with values as for --lr: beta2=0.95,0.99, or
             the setting of a role, pattern or optimizer: lr.embedding=1e-3:1e-1:5,
             weight_decay.readout=0, init_scale.*.q_proj.weight=0.5,1. May be repeated.
@@ -256,6 +258,13 @@ class Call:
     threads: int
     json: bool
 
+    def start(self, setting: "Setting") -> dict[str, str]:
+        """Return the recommended start as a setting, unless the user chose starts."""
+        chosen = "init" in self.options or "init" in self.axes
+        if chosen or setting.start is None:
+            return {}
+        return {"init": setting.start}
+
     def setting(self) -> "Setting":
         """Return the function that builds the models, and their data."""
         from orderone.cli.tasks import TASK, read_task, user_task
@@ -328,12 +337,14 @@ def _study(call: Call, target: int | None, files: dict[str, str | None]) -> NoRe
     setting, result = _trained(call)
     _all_failed(result)
     study = None
+    several = None
     if any(len(values) > 1 for values in call.sizes.values()):
-        study = result.transfer()
+        several = result.transfers()
+        study = several.best
     settings = None
     if target is not None and study is not None:
         settings = settings_for(study, target)
-    show_sweep(result, study, settings, call.json)
+    show_sweep(result, several, settings, call.json)
     target_settings = None
     if not isinstance(settings, str):  # otherwise it says why there are none
         target_settings = settings
@@ -354,7 +365,7 @@ def _trained(call: Call) -> tuple["Setting", "Sweep"]:
             setting = call.setting()
             result = run(
                 setting.build,
-                call.axes,
+                call.axes | call.start(setting),
                 data=setting.data,
                 batch_size=setting.size,
                 **call.sizes,
@@ -374,7 +385,7 @@ def _tune(call: Call) -> NoReturn:
 
     with explained(), show.threads(count(call.threads, "threads")):
         setting = call.setting()
-        chosen = _tune_options(call)
+        chosen = call.start(setting) | _tune_options(call)
         result = tune_start(
             setting.build,
             width=min(call.sizes["widths"]),

@@ -10,6 +10,7 @@ from orderone.cli.files import wrote
 if TYPE_CHECKING:
     import pandas
 
+    from orderone.sweeping.combinations import Transfers
     from orderone.sweeping.result import Sweep
     from orderone.sweeping.target import Target
     from orderone.sweeping.transfer import Transfer
@@ -28,11 +29,14 @@ def settings_for(study: "Transfer", size: int) -> "Target | str":
 
 
 def show_sweep(
-    sweep: "Sweep", study: "Transfer | None", target: "Target | str | None", json: bool
+    sweep: "Sweep", studies: "Transfers | None", target: "Target | str | None", json: bool
 ) -> None:
-    """Print the results; also the study and the settings for the target, unless they are None."""
+    """Print the results; also the studies and the settings for the target, unless they are None.
+
+    Of several studies, only that with the lowest loss is printed whole.
+    """
     if json:
-        show.print_json(_record(sweep, study, target))
+        show.print_json(_record(sweep, studies, target))
         return
     out = show.console()
     out.print(f"{sweep.summary}; {sweep.ran} trained now, saved in {sweep.store}")
@@ -43,11 +47,17 @@ def show_sweep(
             rows.append([_cell(value) for value in row])
         out.print(show.table("Best point of each size, mean over seeds", list(best), rows))
     texts = list(sweep.notes)
-    if study is not None:
-        texts.append(str(study))
+    if studies is not None:
+        from orderone.sweeping.combinations import described
+
+        if len(studies.studies) > 1 or studies.failed:
+            texts += [str(studies), f"The study of {described(studies.best.where)}:"]
+        texts.append(str(studies.best))
+    if isinstance(target, str):  # why there is none
+        texts.append(target)
     for text in texts:
         out.print(show.prose(text, out.width))
-    if target is not None:
+    if target is not None and not isinstance(target, str):
         out.print(show.coloured(str(target)), soft_wrap=True)  # it contains Python code
 
 
@@ -58,7 +68,7 @@ def _cell(value: object) -> str:
 
 
 def _record(
-    sweep: "Sweep", study: "Transfer | None", target: "Target | str | None"
+    sweep: "Sweep", studies: "Transfers | None", target: "Target | str | None"
 ) -> dict[str, object]:
     record: dict[str, object] = {
         "summary": sweep.summary,
@@ -70,7 +80,10 @@ def _record(
     }
     if sweep.outcomes:
         record["best"] = _rows(sweep.best())
-    if study is not None:
+    if studies is not None:
+        study = studies.best
+        record["combinations"] = _rows(studies.frame)
+        record["where"] = study.where
         record["verdict"] = study.verdict
         record["rule"] = study.chosen
         record["optima"] = _rows(study.frame)

@@ -1,7 +1,7 @@
 """Tasks of `orderone sweep`: data, and models for it at any width; or the user's model and data."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,10 @@ HUGGING_FACE: dict[str, Callable[..., "nn.Module"]] = {
     "llama": models.llama,
     "vit": models.vit,
 }
+# The start that was best for the model's architecture in docs/choosing-the-start.md.
+TIED_DECODERS = ("gpt", "gpt2")
+TIED_DECODER_START = "zero-residual"
+OTHER_START = "fan-in"
 TASK = "lm"
 BATCH = 16
 LENGTH = 64
@@ -56,6 +60,7 @@ class Setting:
     data: Any  # a task, a function of (step, seed), or a batch
     multiple: int = 1  # widths must be multiples of this
     size: int | None = None  # samples in a batch, for data of the user that has none
+    start: str | None = None  # the recommended one; None for a model of the user
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,12 @@ def read_task(task: str, model: str | None, options: DataOptions, device: str | 
     name = one_of(task, MODELS, "task")
     options.only(OPTIONS[name], f"the task {name}")
     model = one_of(model or MODELS[name][0], MODELS[name], f"model for {name}")
+    setting = _setting(name, model, options, device)
+    start = TIED_DECODER_START if model in TIED_DECODERS else OTHER_START
+    return replace(setting, start=start)
+
+
+def _setting(name: str, model: str, options: DataOptions, device: str | None) -> Setting:
     batch = count(BATCH if options.batch is None else options.batch, "batch")
     if device is not None:
         device = str(device)

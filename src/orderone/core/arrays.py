@@ -58,7 +58,7 @@ def _one_namespace(arrays: list[Array], names: list[str]) -> ModuleType:
 def _read(value: ArrayLike, name: str, xp: ModuleType, dtype: object, target: object) -> Array:
     try:
         array = _convert(value, xp, dtype, target)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise InputError(
             f"{name}: expected a number or an array of numbers, got {value!r}; convert it first",
             argument=name,

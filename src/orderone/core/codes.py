@@ -145,8 +145,8 @@ PLAN = {
         " peft), or use rank_rule=None and the learning rates without apply."
     ),
     "expert-tokens": (
-        "The number of experts grew by another ratio than the number of active ones, so that every"
-        " expert sees fewer (or more) tokens in a step. For the experts this is another batch size."
+        "The number of experts grew by another ratio than the number of active ones, so every"
+        " expert gets fewer (or more) tokens per step. This changes the batch size of an expert."
         " The plan keeps updates of order one, but the best learning rate may move. The published"
         " rules keep the fraction of active experts fixed."
     ),
@@ -487,9 +487,9 @@ CHECK = {
         " mistake in the model. `rule='mup'` keeps activations and updates of order one."
     ),
     "standard-parameterization": (
-        "Updates are as large in wide models as in narrow ones, as with one learning rate for all"
-        " tensors. Take the learning rates from a plan: `plan.optimizer()` or"
-        " `plan.param_groups()`."
+        "Learning rates do not change with the width as the rule requires, as with one learning"
+        " rate for all tensors. Updates of wide models are then too large. Take the learning rates"
+        " from a plan: `plan.optimizer()` or `plan.param_groups()`."
     ),
     "frozen-tensor": (
         "No step of any run has changed this tensor, although `requires_grad` is True. Add it to"
@@ -518,7 +518,7 @@ CHECK = {
         " get smaller in large models. Choose a smaller eps, or use the eps of a plan."
     ),
     "normalized-readout": (
-        "The model divides the output of a readout by its length, as CLIP does. Under muP this"
+        "The model divides the output of a readout by its length, as CLIP does. With muP this"
         " output starts like n^-1/2 and becomes of order one in training. The division makes"
         " changes behind it, and gradients before it, larger by n^1/2 in the first steps. Let the"
         " number of entries of this output grow with the width, so that it is no readout, or"
@@ -821,7 +821,8 @@ SWEEP: dict[str, str] = {
     ),
     "frame-needs-column": (
         "The table of trainings has no column of this name. A transfer study needs the columns lr,"
-        " loss, and width or depth; rule and seed are optional. Rename your columns."
+        " loss, and width or depth; rule and seed are optional. Rename your columns. In a sweep,"
+        " put lr into the space."
     ),
     "frame-without-rows": (
         "The table has no finished training: it is empty, or all trials failed or were stopped"
@@ -835,6 +836,7 @@ SWEEP: dict[str, str] = {
         "The table has trainings that differ in another setting than rule, size, learning rate and"
         " seed, so that there is no single best learning rate. Select one value with"
         " where={'name': value}, and the axis with over= if both width and depth vary."
+        " `transfers()` of a sweep makes one study for each combination, as `orderone sweep` does."
     ),
     "incomplete-grid": (
         "Some combinations of seed and learning rate are missing at this size. The study uses only"
@@ -842,7 +844,8 @@ SWEEP: dict[str, str] = {
         " uncertainty."
     ),
     "needs-more-sizes": (
-        "A drift needs at least three sizes. Add widths (or depths) to the sweep; with the same"
+        "A drift or a forecast needs at least three sizes with a best learning rate inside the"
+        " grid. Add widths (or depths) to the sweep, or learning rates to the grid; with the same"
         " store only the new ones are trained."
     ),
     "needs-more-rates": (
@@ -896,8 +899,9 @@ SWEEP: dict[str, str] = {
         " damaged too, the training starts again."
     ),
     "state-may-be-lost": (
-        "The model changes an attribute, or a global variable, that a checkpoint does not hold. It"
-        " made no difference in the second update, so the training is saved. But if it acts later,"
+        "The model changes an attribute or a global variable, or writes a file, that a checkpoint"
+        " does not hold. It made no difference in the second update, so the training is saved. But"
+        " if it acts later,"
         " such as a counter that switches something on, a training that is resumed may differ."
         " Register a buffer for it, or implement get_extra_state and set_extra_state. If it never"
         " acts, ignore this warning. The warning also appears if the model could not be tested,"
@@ -1076,11 +1080,13 @@ TRAIN: dict[str, str] = {
         " register_buffer or nn.Parameter."
     ),
     "trials-share-state": (
-        "Trials that are trained one after another in a process change a global variable, an"
-        " attribute of a class, or the like. The second trial starts with what the first one has"
-        " left, so that its losses may differ from a training in a new process. Keep such state in"
-        " the model, best in a buffer. If it never acts, such as a count of calls for a log, ignore"
-        " the note."
+        "Trials that are trained one after another in a process share its global variables, files,"
+        " threads and libraries. The note appears if training changes a global variable, an"
+        " attribute of a class, or the like. It also appears if the first trial has other losses or"
+        " random draws when it is begun again, which is done after 2, 4, 8, ... trials: then"
+        " something acts that the trials have left, or the model is not repeatable. So losses may"
+        " differ from those of a training in a new process. Keep such state in the model, best in a"
+        " buffer. If it never acts, such as a count of calls for a log, ignore the note."
     ),
     "last-step-unclear": (
         "At the end of a stack, one member also takes the last step alone. Here its loss or"
@@ -1229,8 +1235,10 @@ THEORY: dict[str, str] = {
     ),
     "no-shaped-form": (
         "Shaping needs a function with a finite slope other than 0 at 0. Functions with a kink at 0"
-        " have a ShapedReLU, smooth ones a ShapedActivation. Functions with a trained slope (PReLU)"
-        " or the slope 0 (Softshrink) have neither: leave them unchanged with keep=[name]."
+        " have a ShapedReLU, smooth ones a ShapedActivation. DKS and TAT need functions without"
+        " jumps, smooth TAT a continuous slope, and not every depth has a solution. Functions with"
+        " a trained slope (PReLU), gates (GLU) and layers with activations inside of torch (LSTM)"
+        " have no form: leave them unchanged with keep=[name]."
     ),
     "already-shaped": (
         "The model already has shaped activations, and shaping them again would change their slopes"
@@ -1240,6 +1248,12 @@ THEORY: dict[str, str] = {
         "The function shape_activations replaces activation modules, and functions that are"
         " attributes of modules. It cannot replace calls such as torch.relu(x) in forward: use"
         " nn.ReLU() modules there."
+    ),
+    "functions-in-forward": (
+        "The code of a module calls an activation function such as F.relu(x), which"
+        " shape_activations cannot replace. A model with some shaped and some other activations"
+        " would not have the limit that shaping is for. Use a module (self.act = nn.ReLU()), or"
+        " pass the name of the calling module in keep, if these calls are gates or may stay."
     ),
     "tied-sizes-differ": (
         "With tied=True, embedding and readout are one tensor and have one initial size, but the"
@@ -1287,9 +1301,10 @@ PAPERS: dict[str, str] = {
         " is still running. Leave out --port (or port=) and the explorer takes a free one."
     ),
     "too-slow": (
-        "The explorer stops a calculation that takes longer than its limit, so that sliders stay"
-        " responsive. Choose a smaller width or depth, or call the function that the page shows"
-        " under In Python, which has no limit."
+        "The explorer stops a calculation that takes more processor time than its limit, so that"
+        " sliders stay responsive. Choose a smaller width or depth, or call the function that the"
+        " page shows under In Python, which has no limit. On a machine that is busy with other"
+        " programs, an answer may also come too late: then try again."
     ),
     "stopped-unexpectedly": (
         "The process that computes for the explorer ended before it answered, for example because"

@@ -30,7 +30,7 @@ def array(values: Array, name: str) -> tuple[Array, ModuleType]:
             raise ValueError("complex numbers")
         if result.dtype != np.float32:
             result = result.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise InputError(
             f"{name}: expected an array of real numbers, got {values!r}", argument=name
         ) from error

@@ -74,10 +74,22 @@ def _restore_error(
     return kind(message, code, argument=argument)
 
 
-def one_of(value: object, known: Iterable[str], kind: str) -> str:
+def as_passed(value: object) -> str:
+    """Return a value for a message that expected a number; text gets a remedy."""
+    if not isinstance(value, str):
+        return repr(value)
+    try:
+        float(value)
+    except ValueError:
+        return f"the text {value!r}"
+    return f"the text {value!r}; remove the quotes"
+
+
+def one_of(value: object, known: Iterable[str], kind: str, also: Iterable[str] = ()) -> str:
     """Return the name in `known` that equals `value` in lower case.
 
-    Otherwise raise an InputError that lists the names.
+    Otherwise raise an InputError that lists the names and suggests the nearest. Names of `also` are
+    suggested, too.
     """
     known = tuple(known)
     hint = ""
@@ -85,7 +97,7 @@ def one_of(value: object, known: Iterable[str], kind: str) -> str:
         name = value.lower()
         if name in known:
             return name
-        near = get_close_matches(name, known, n=1)
+        near = get_close_matches(name, (*known, *also), n=1)
         if near:
             hint = f"; did you mean {near[0]!r}?"
     names = ", ".join(known)

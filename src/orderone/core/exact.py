@@ -8,7 +8,7 @@ from fractions import Fraction
 from numbers import Rational, Real
 from operator import index
 
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, as_passed
 
 ZERO = Fraction(0)
 HALF = Fraction(1, 2)
@@ -63,7 +63,8 @@ def count(value: object, name: str, least: int = 1, most: int | None = None) -> 
         result = None
     if result is None or isinstance(value, bool) or result < least:
         raise InputError(
-            f"{name}: expected a whole number, {least} or more; got {value!r}", argument=name
+            f"{name}: expected a whole number, {least} or more; got {as_passed(value)}",
+            argument=name,
         )
     if most is not None and result > most:
         raise InputError(f"{name}: expected at most {most}; got {result}", argument=name)

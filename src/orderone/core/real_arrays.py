@@ -13,7 +13,7 @@ def reals(values: Array, name: str, *, least: Number = -inf, most: Number = inf)
     try:
         is_complex = np.iscomplexobj(np.asarray(values))
         result = np.empty(0) if is_complex else np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise InputError(f"{name}: expected numbers, got {values!r}", argument=name) from error
     if is_complex:
         raise InputError(

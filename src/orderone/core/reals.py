@@ -3,7 +3,7 @@
 from contextlib import suppress
 from math import ceil, inf, isfinite, nan
 
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, as_passed
 from orderone.core.inputs import Number
 
 MOST_STEPS = 10**7  # hours of work
@@ -18,11 +18,11 @@ def real(
     """
     number = nan
     if not isinstance(value, bool | str):
-        with suppress(TypeError, ValueError, OverflowError):
+        with suppress(TypeError, ValueError, OverflowError, RuntimeError):
             number = float(value)
     if not (isfinite(number) and least <= number <= most and number > above):
         raise InputError(
-            f"{name}: expected a finite number{_range(least, most, above)}; got {value!r}",
+            f"{name}: expected a finite number{_range(least, most, above)}; got {as_passed(value)}",
             argument=name,
         )
     return number

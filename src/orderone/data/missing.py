@@ -8,7 +8,7 @@ from orderone.data.inputs import Root
 
 HOW = (
     "download it with `python -m orderone.data.fetch {name}` (`make data` for all data sets), or"
-    " pass root= with the folder that has it"
+    " pass the folder that has it as root= (--root on the command line)"
 )
 
 

@@ -3,18 +3,62 @@
 It reads one line of JSON for each question and writes a status and one line of JSON. It is a
 separate process because a process can be ended during a calculation and a thread cannot. It ends
 when its input ends.
+
+A calculation is limited in processor time, which other programs of the machine do not use up. The
+process measures it itself, and ends with an answer when the limit is reached.
 """
 
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Mapping
 from math import isfinite, isnan
+from threading import Lock, Thread
+from typing import TextIO
+
+from orderone.core.errors import with_code
 
 OK = 200
 WRONG = 400
 FAILED = 500
+TOO_LONG = 503
+POLL = 0.05  # seconds between two looks at the processor time
+
+
+class Clock:
+    """Writes an answer and ends this process if a question takes too much processor time."""
+
+    def __init__(self, seconds: float, out: TextIO):
+        self._seconds = seconds
+        self._out = out
+        self._lock = Lock()
+        self._started: float | None = None  # processor time; None between two questions
+        Thread(target=self._watch, daemon=True).start()
+
+    def start(self) -> None:
+        with self._lock:
+            self._started = time.process_time()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._started = None
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(POLL)
+            with self._lock:
+                started = self._started
+                if started is not None and time.process_time() - started > self._seconds:
+                    self._end()
+
+    def _end(self) -> None:
+        message = f"the calculation takes more than {self._seconds:g} seconds; choose smaller sizes"
+        body = {"error": with_code(message, "too-slow")}
+        self._out.write(f"{TOO_LONG} {json.dumps(body)}\n")
+        self._out.flush()
+        os._exit(0)
 
 
 def answer(view: str, text: str) -> tuple[int, dict[str, object]]:
@@ -57,19 +101,22 @@ def _plain_float(value: float) -> float | str | None:
     return "-Infinity"
 
 
-def main() -> None:
-    """Answer questions until the input ends."""
+def main(limit: float) -> None:
+    """Answer questions until the input ends; `limit` is the processor time of one, in seconds."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     sys.stdout = sys.stderr  # printed text must not mix with the answers
     warnings.simplefilter("ignore")  # overflow becomes infinity, which the page shows
     # Import before the first question, which would otherwise wait for it
     import orderone.explore.views  # noqa: F401
 
+    clock = Clock(limit, out)
     for line in sys.stdin:
+        clock.start()
         status, body = answer(*json.loads(line))
+        clock.stop()
         out.write(f"{status} {json.dumps(plain(body), allow_nan=False)}\n")
         out.flush()
 
 
 if __name__ == "__main__":
-    main()
+    main(float(sys.argv[1]))

@@ -2,6 +2,10 @@
 
 A process is ended if its answer is no longer needed or takes too long, and a new one replaces it. A
 slider therefore never waits for the answer to an earlier position.
+
+A process measures its processor time, and ends a calculation at the limit (`worker.py`). The time
+of day is limited only for processes that do not answer at all: on a busy machine, or while a
+process still imports torch, an answer may take many times its processor time.
 """
 
 import json
@@ -16,14 +20,15 @@ from queue import Empty, SimpleQueue
 from threading import Condition, Thread
 
 from orderone.core.errors import with_code
+from orderone.explore.worker import TOO_LONG
 
 # two for a page, which requests a map and a point at the same time, and one in reserve in case one
 # of them is ended
 NUMBER = 3
-LIMIT = 30.0  # seconds for an answer
+LIMIT = 30.0  # seconds of processor time for an answer
+PATIENCE = 4.0  # times the limit: the time of day for an answer, with the wait for a free process
 POLL = 0.05  # seconds between checks whether the answer is still needed
 FAILED = 500
-TOO_LONG = 503
 
 Answer = tuple[int, bytes]  # HTTP status, JSON
 
@@ -39,17 +44,18 @@ class Workers:
         self._limit = limit
         self._changed = Condition()
         self._open = True
-        self._all = [_Worker() for _ in range(number)]
+        self._all = [_Worker(limit) for _ in range(number)]
         self._idle = deque(self._all)
 
     def ask(self, view: str, query: str, gone: Callable[[], bool]) -> Answer:
         """Return the answer; raise AbandonedError as soon as `gone` returns True."""
-        deadline = time.monotonic() + self._limit
-        message = f"the calculation takes more than {self._limit:g} seconds; choose smaller sizes"
-        too_long = (TOO_LONG, _error(with_code(message, "too-slow")))
+        seconds = PATIENCE * self._limit
+        deadline = time.monotonic() + seconds
+        message = f"no answer in {seconds:g} seconds: the machine is busy; try again later"
+        too_late = (TOO_LONG, _error(with_code(message, "too-slow")))
         worker = self._take(deadline, gone)
         if worker is None:
-            return too_long
+            return too_late
         answer = None
         try:
             answer = worker.ask(json.dumps([view, query]), deadline, gone)
@@ -58,7 +64,7 @@ class Workers:
                 self._give(worker)
             else:
                 self._replace(worker)
-        return answer or too_long
+        return answer or too_late
 
     def close(self) -> None:
         """End all processes."""
@@ -100,7 +106,7 @@ class Workers:
     def _restarted(self, worker: "_Worker") -> "_Worker":
         """Return a new worker in the place of one that has ended, or is ended here."""
         worker.end()
-        fresh = _Worker()
+        fresh = _Worker(self._limit)
         self._all[self._all.index(worker)] = fresh
         return fresh
 
@@ -110,8 +116,8 @@ class _Worker:
 
     alive: bool = True
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "orderone.explore.worker"]
+    def __init__(self, limit: float) -> None:
+        command = [sys.executable, "-m", "orderone.explore.worker", str(limit)]
         # For small arrays, threads cost more time than they save.
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         self._process = subprocess.Popen(
@@ -125,7 +131,7 @@ class _Worker:
         Thread(target=self._listen, daemon=True).start()
 
     def ask(self, question: str, deadline: float, gone: Callable[[], bool]) -> Answer | None:
-        """Return the answer, or None if it takes too long."""
+        """Return the answer, or None if there is none before the deadline."""
         with suppress(OSError):  # the loop below notices a dead process
             assert self._process.stdin
             self._process.stdin.write(question.encode() + b"\n")
@@ -133,7 +139,7 @@ class _Worker:
         while time.monotonic() < deadline:
             with suppress(Empty):
                 status, _, body = self._lines.get(timeout=POLL).partition(b" ")
-                self.alive = bool(status)
+                self.alive = status not in (b"", str(TOO_LONG).encode())
                 if status:
                     return int(status), body.rstrip()
                 message = "the calculation ended without an answer; change a value to try again"

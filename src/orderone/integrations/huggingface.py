@@ -17,10 +17,10 @@ also stops the training when they leave their corridor.
 import json
 import warnings
 from collections.abc import Mapping
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -30,7 +30,6 @@ from orderone.core.inputs import Count
 from orderone.integrations.saved_settings import must_equal, settings_of
 from orderone.measure.inputs import CorridorInput, PatternsInput
 from orderone.measure.size_monitor import CORRIDOR, SizeMonitor, read_corridor
-from orderone.optimizers.table import FUSED
 from orderone.planning.plan import Plan
 from orderone.planning.schedule import check_ratios
 
@@ -43,6 +42,12 @@ try:
         TrainingArguments,
     )
     from transformers.trainer_utils import TrainOutput, get_last_checkpoint
+
+    from orderone.integrations.training_arguments import (
+        must_agree,
+        must_leave_optimizer_to_plan,
+        optimizer_options,
+    )
 except ImportError as _error:
     raise ImportError(
         "transformers and accelerate are needed for PlanTrainer; run: pip install"
@@ -51,8 +56,6 @@ except ImportError as _error:
 
 PLAN_FILE = "orderone_plan.json"
 SIZES_FILE = "orderone_sizes.json"
-# argument of TrainingArguments -> setting of the plan
-SHARED: Mapping[str, str] = {"learning_rate": "lr", "weight_decay": "weight_decay"}
 
 
 class PlanTrainerMixin(Trainer):
@@ -67,13 +70,7 @@ class PlanTrainerMixin(Trainer):
 
     def __init__(self, *args: Any, plan: Plan, **options: Any):
         instance(plan, Plan, "plan", "pass the result of orderone.plan")
-        if options.get("optimizers", (None, None))[0] is not None:
-            raise InputError(
-                "optimizers: expected none, since the plan makes the optimizer; for your own"
-                " optimizer use transformers.Trainer with"
-                " optimizers=(torch.optim.X(plan.param_groups()), None)",
-                argument="optimizers",
-            )
+        _refuse_what_replaces_the_plan(options)
         if not args:
             options.setdefault("model", plan.bound())
         self.plan: Plan = plan
@@ -83,9 +80,8 @@ class PlanTrainerMixin(Trainer):
         if not plan.applied:
             plan.apply()
         super().__init__(*args, **options)
-        _must_agree(self.args, plan)
-        _must_leave_optimizer_to_plan(getattr(self.accelerator.state, "deepspeed_plugin", None))
-        self.add_callback(_PlanFiles(plan))
+        must_agree(self.args, plan)
+        must_leave_optimizer_to_plan(getattr(self.accelerator.state, "deepspeed_plugin", None))
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """Add a callback, as `Trainer` does."""
@@ -102,7 +98,8 @@ class PlanTrainerMixin(Trainer):
         made: Any = self.optimizer
         if made is None:
             made = self.plan.optimizer(
-                model=self.model if model is None else model, **_options(self.args, self.plan)
+                model=self.model if model is None else model,
+                **optimizer_options(self.args, self.plan),
             )
             setattr(self, "optimizer", made)  # noqa: B010, its type is that of Trainer
         return made
@@ -118,17 +115,26 @@ class PlanTrainerMixin(Trainer):
 
     def train(
         self,
-        resume_from_checkpoint: str | bool | None = None,
+        resume_from_checkpoint: str | PathLike[str] | bool | None = None,
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         """Train; raise an InputError if the checkpoint to resume from has another plan."""
-        folder = resume_from_checkpoint
-        if folder is True:
-            folder = get_last_checkpoint(str(self.args.output_dir))
+        resumed: Any = resume_from_checkpoint
+        if isinstance(resumed, PathLike):
+            resumed = fspath(resumed)
+        folder = get_last_checkpoint(str(self.args.output_dir)) if resumed is True else resumed
         if isinstance(folder, str):
             _must_be_of_plan(Path(folder), self.plan)
-        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        return super().train(resumed, trial, ignore_keys_for_eval)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model as the Trainer does, and the plan beside it: in every checkpoint, too."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            folder = Path(str(self.args.output_dir) if output_dir is None else output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            self.plan.save(folder / PLAN_FILE)
 
 
 class PlanTrainer(PlanTrainerMixin):
@@ -251,73 +257,28 @@ class CorridorCallback(SizesCallback):
                 warnings.warn(with_code(text, "sizes-left-corridor"), stacklevel=2)
 
 
-class _PlanFiles(TrainerCallback):
-    """Writes the plan into every checkpoint."""
-
-    def __init__(self, plan: Plan):
-        self.plan = plan
-
-    def on_save(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
-    ) -> None:
-        folder = _folder(args, state)
-        if state.is_world_process_zero and folder.is_dir():
-            self.plan.save(folder / PLAN_FILE)
-
-
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:
     """Return the folder of the checkpoint of this step."""
     return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
 
 
-def _options(args: TrainingArguments, plan: Plan) -> dict[str, Any]:
-    """Return options of the optimizer from the arguments of the trainer."""
-    options: dict[str, Any] = {}
-    if plan.user_class is None and plan.settings.optimizer in ("adam", "adamw"):
-        if "betas" not in plan.user_options:
-            options["betas"] = (args.adam_beta1, args.adam_beta2)
-        fused = str(args.optim).endswith("fused") and plan.settings.optimizer in FUSED
-        if fused and torch.cuda.is_available():
-            options["fused"] = True
-    return options
-
-
-def _must_agree(args: TrainingArguments, plan: Plan) -> None:
-    """Raise an InputError if the arguments of the trainer ask for other settings than the plan."""
-    defaults = {field.name: field.default for field in args.__dataclass_fields__.values()}
-    for argument, setting in SHARED.items():
-        value = getattr(args, argument)
-        planned = getattr(plan.settings, setting)
-        if value not in (defaults[argument], planned):
-            raise InputError(
-                f"args: {argument}={value} in TrainingArguments, and the plan was made with"
-                f" {setting}={planned}; pass it to the plan, which sets that of every tensor:"
-                f" plan(..., {setting}={value})",
-                "setting-of-the-plan",
-                argument="args",
-            )
-
-
-def _must_leave_optimizer_to_plan(deepspeed_plugin: Any) -> None:
-    """Raise an InputError if the configuration of DeepSpeed has its own optimizer or schedule.
-
-    The Trainer would use these, without a message, in place of the plan's.
-    """
-    config: Any = getattr(deepspeed_plugin, "deepspeed_config", None) or {}
-    for section in ("optimizer", "scheduler"):
-        if section in config:
-            raise InputError(
-                f"args: the configuration of DeepSpeed has a section {section!r}, which would"
-                " replace that of the plan: one learning rate for all tensors. Leave it out; the"
-                " optimizer is that of the plan, and the schedule lr_scheduler_type of"
-                " TrainingArguments",
-                "setting-of-the-plan",
-                argument="args",
-            )
+def _refuse_what_replaces_the_plan(options: Mapping[str, Any]) -> None:
+    """Raise an InputError for arguments of the trainer that bring another optimizer or model."""
+    own = options.get("optimizers", (None, None))[0]
+    if own is not None or options.get("optimizer_cls_and_kwargs") is not None:
+        argument = "optimizer_cls_and_kwargs" if own is None else "optimizers"
+        raise InputError(
+            f"{argument}: expected none, since the plan makes the optimizer: plan(...,"
+            " optimizer=YourOptimizer). For an optimizer with groups of your own use"
+            " transformers.Trainer with optimizers=(torch.optim.X(plan.param_groups()), None)",
+            argument=argument,
+        )
+    if options.get("model_init") is not None:
+        raise InputError(
+            "model_init: expected none, since a plan belongs to one model, which model_init would"
+            " replace at every call of train; make a plan and a PlanTrainer for each training",
+            argument="model_init",
+        )
 
 
 def _must_be_of_plan(folder: Path, plan: Plan) -> None:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from orderone.core.errors import InputError
 from orderone.planning.plan import Plan
 
-SETTINGS = ("lr", "weight_decay", "eps", "optimizer")
+SETTINGS = ("lr", "weight_decay", "eps", "optimizer", "betas", "convention")
 # tensor -> setting -> value
 SavedSettings: TypeAlias = dict[str, dict[str, Any]]
 
@@ -25,7 +25,7 @@ def must_equal(
     """Raise an InputError if `source` was trained with other settings than those of `plan`."""
     for name, settings in settings_of(plan).items():
         before = saved.get(name)
-        if before is not None and _comparable(before) == _comparable(settings):
+        if before is not None and _comparable(before) == _comparable(_only(before, settings)):
             continue
         was = "is not in it" if before is None else f"had {dict(before)}"
         raise InputError(
@@ -34,6 +34,11 @@ def must_equal(
             "checkpoint-of-other-plan",
             argument=argument,
         )
+
+
+def _only(before: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a checkpoint has: those of older versions have fewer."""
+    return {setting: settings.get(setting) for setting in before}
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:

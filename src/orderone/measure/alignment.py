@@ -223,7 +223,7 @@ class _Study:
             else:
                 left_over.append(f"{layer.name}.{layer.attribute}")
         if left_over:
-            note = f"not measured, as no module applies them alone: {some_of(left_over)}"
+            note = f"alignment not measured: no module applies only {some_of(left_over)}"
             self.notes.append(with_code(note, "layers-not-measured"))
         if not layers:
             message = (

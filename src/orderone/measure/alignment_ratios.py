@@ -494,7 +494,7 @@ def _left_out(frame: pd.DataFrame) -> list[str]:
     texts = []
     for kind, group in frame.groupby("quantity", sort=False):
         texts.append(f"{kind} of {some_of(dict.fromkeys(group['module']))}")
-    note = f"{len(frame)} ratios are left out, being 0 or not finite: {'; '.join(texts)}"
+    note = f"left out {len(frame)} ratios that are 0 or not finite: {'; '.join(texts)}"
     return [with_code(note, "ratios-left-out")]
 
 

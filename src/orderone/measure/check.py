@@ -36,6 +36,7 @@ COLUMNS = [
     "role",
 ]
 ORDER = (Verdict.FAIL, Verdict.UNCLEAR, Verdict.SHRINKS, Verdict.PASS)  # the worst first
+NOT_JUDGED = "initial sizes (not judged)"
 LINES = 16
 CAUSES = 3  # distinct causes of UNCLEAR rows in a text
 GROUPS = 3  # groups of modules that are named
@@ -137,7 +138,7 @@ class Check:
         rows, left_out = _rows(self.judgements, self.axis)
         notes = [f"because: {cause}" for cause in self.causes]
         notes += [note for note in self.notes if note not in self.causes]
-        notes += [f"start (not judged): {finding}" for finding in self._start_findings]
+        notes += [f"{NOT_JUDGED}: {finding}" for finding in self._start_findings]
         notes += filter(None, [left_out])
         for cause, names in _explained(self.judgements).items():
             notes.append(f"{', '.join(names)}: {cause}")
@@ -150,11 +151,11 @@ class Check:
         lines = [*wrapped(f"{self.verdict}: {self._headline}", indent=0), *wrapped(self._counts)]
         remarks = [f"because: {cause}" for cause in self.causes]
         remarks += [f"note: {note}" for note in self.notes if note not in self.causes]
-        remarks += [f"start (not judged): {finding}" for finding in self._start_findings]
+        remarks += [f"{NOT_JUDGED}: {finding}" for finding in self._start_findings]
         if self.count(Verdict.SHRINKS):
             note = (
-                "SHRINKS: the change falls faster with size than the rule predicts; the column"
-                " cause of check.exponents has the measured alignment"
+                "SHRINKS (no fault): an output changes less in large models than the rule allows;"
+                " the column cause of check.exponents has the measured alignment"
             )
             remarks.append(f"note: {with_code(note, 'updates-shrink')}")
         for remark in remarks:
@@ -335,7 +336,7 @@ def _row(group: list[Judgement]) -> tuple[str, str, str, str, str]:
         if first.verdict != Verdict.PASS:  # the interval decides
             low = min(line.low for line in group)
             high = max(line.high for line in group)
-            measured = f"{measured} [{low:+.2f}, {high:+.2f}]"
+            measured = f"{measured} [{low:+z.2f}, {high:+z.2f}]"
     name = common_name([line.module for line in group]) or "(the model)"
     return name, str(first.verdict), _quantity(first), measured, allowed
 
@@ -360,5 +361,5 @@ def _range(exponents: list[float]) -> str:
     if not known:
         return "-"
     if len(known) == 1:
-        return f"{known[0]:+.2f}"
-    return f"{known[0]:+.2f} to {known[-1]:+.2f}"
+        return f"{known[0]:+z.2f}"
+    return f"{known[0]:+z.2f} to {known[-1]:+z.2f}"

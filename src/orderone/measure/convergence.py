@@ -63,7 +63,7 @@ class Convergence:
     expected: float
 
     def __str__(self) -> str:
-        return f"error ~ size^{self.fit}; expected {self.expected:+.2f}"
+        return f"error ~ size^{self.fit}; expected {self.expected:+z.2f}"
 
 
 def weak_order(

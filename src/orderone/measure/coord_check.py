@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cache, cached_property
+from inspect import signature
 from typing import Any, Literal
 
 from torch import nn
@@ -67,6 +68,7 @@ from orderone.measure.runs import (
     same_schedule,
     train,
 )
+from orderone.measure.spare_state import SpareState
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import (
     Batch,
@@ -173,7 +175,8 @@ def coord_check(
     """
     steps = count(steps, "steps")
     for name in plan_options:
-        one_of(name, PLAN_OPTIONS, "option of coord_check or plan")
+        arguments = signature(coord_check).parameters
+        one_of(name, PLAN_OPTIONS, "option of coord_check or plan", also=arguments)
     if not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
         message = f"confidence: expected a number between 0 and 1, got {confidence!r}"
         raise InputError(message, argument="confidence")
@@ -195,8 +198,8 @@ def coord_check(
     if batch_sizes is not None or (tokens is not None and no_growth):
         if not no_growth or (batch_sizes and tokens):
             message = (
-                f"batch_sizes: expected one axis; pass one of {', '.join(of_models)}, batch_sizes"
-                " or tokens"
+                f"batch_sizes: expected sizes of one axis, got several; pass one of"
+                f" {', '.join(of_models)}, batch_sizes or tokens"
             )
             raise InputError(message, "several-axes", argument="batch_sizes")
         axis = TOKENS if batch_sizes is None else BATCH
@@ -280,6 +283,7 @@ class _Study:
         self.first_step = 0
         self.plans: dict[int, Plan] = {}
         self.runs: list[Run] = []
+        self._spare = SpareState()  # of the largest model
         self._built: dict[tuple[int, int], Built] = {}  # by size and seed, not trained yet
         self._schedules: dict[str, list[float]] = {}  # of the first model, by tensor
         self._measurable: set[str] | None = None  # layers whose alignment can be measured
@@ -323,14 +327,17 @@ class _Study:
             return
         argument, option = RULES_OF_AXES[self.axis]
         if getattr(family.request, option) is None:
-            message = f"{argument}: {option}=None has no rule for this axis; leave {option} out"
+            message = (
+                f"{argument}: {option}=None means that no setting follows the {self.axis}, so there"
+                f" is nothing to check; leave {option} out"
+            )
             raise InputError(message, "axis-not-found", argument=argument)
         found = family.other_sizes(self.large)[self.axis]
         if not any(target == self.sizes[-1] and base != target for base, target in found):
             sizes = ", ".join(f"{base} and {target}" for base, target in sorted(found)) or "none"
             message = (
-                f"{argument}: expected the {self.axis} to be {self.sizes[-1]} in the model that"
-                f" build({self.sizes[-1]}) returns, and another one in the base; found {sizes}"
+                f"{argument}: expected build({self.sizes[-1]}) to return a model whose {self.axis}"
+                f" is {self.sizes[-1]}, and a base with a smaller one; got {sizes} (base and model)"
             )
             raise InputError(message, "axis-not-found", argument=argument)
 
@@ -357,7 +364,7 @@ class _Study:
             self.settings["decay"] = settings.decay
             self.settings["lr"] = settings.per_tensor.get("lr", settings.lr)
             self.settings["optimizer"] = self.user_plan.user_class or settings.optimizer
-            if self.settings["rule"] is None and settings.rule in rules.names():
+            if self.settings["rule"] is None and rules.is_known(settings.rule):
                 self.settings["rule"] = settings.rule
         if self.settings["rule"] is None:
             self.settings["rule"] = "mup"
@@ -481,6 +488,9 @@ class _Study:
         Quantities that are not random, or that only explain verdicts, are measured with the first
         seed only.
         """
+        spare = None
+        if self.is_planned_here and size == self.sizes[-1]:
+            spare = self._spare
         if seed == self.seeds[0]:
             return RunOptions(
                 self._fixed,
@@ -490,12 +500,14 @@ class _Study:
                 self.precision,
                 rounding=True,
                 unused=size == self.sizes[-1],
+                spare=spare,
             )
         return RunOptions(
             self._fixed,
             self._has_penalties,
             quantities=self._quantities,
             precision=self.precision,
+            spare=spare,
         )
 
     def _note_once(self, note: str) -> None:
@@ -557,8 +569,8 @@ class _Study:
         for name, first in self._schedules.items():
             if name in schedules and not same_schedule(first, schedules[name]):
                 self.schedule_fault = (
-                    f"the learning rate of {name} is not the same multiple at every step when"
-                    f" {self.axis} {size} is compared with {self.sizes[0]}."
+                    f"the learning rates of {name} at {self.axis} {size} and at {self.sizes[0]}"
+                    " have a ratio that changes from step to step."
                     f" {remedy(setup.optimizer, setup.scheduler)}"
                 )
                 return

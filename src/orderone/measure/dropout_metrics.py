@@ -177,7 +177,7 @@ def variance_law(frame: pd.DataFrame, quantity: Name, *, confidence: Number = 0.
     with the distance from the output.
     """
     if not isinstance(frame, pd.DataFrame):
-        message = f"frame: expected that of dropout_metrics, got {frame!r}"
+        message = f"frame: expected the table that dropout_metrics returns, got {frame!r}"
         raise InputError(message, "wrong-type", argument="frame")
     chosen = frame["quantity"] == one_of(quantity, QUANTITIES, "quantity")
     lines = cast(pd.DataFrame, frame[chosen])

@@ -36,7 +36,7 @@ class Fit:
         return self.low <= value <= self.high
 
     def __str__(self) -> str:
-        return f"{self.exponent:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+        return f"{self.exponent:+z.2f} [{self.low:+z.2f}, {self.high:+z.2f}]"
 
 
 def _numbers(values: ArrayLike, name: str) -> np.ndarray:

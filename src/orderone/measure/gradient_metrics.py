@@ -217,7 +217,7 @@ def _layers(network: nn.Module, x: Tensor, loss: Loss) -> Layers:
     for module, weight in _calls(network, x, loss):
         if id(weight) not in parameters:
             message = (
-                f"build: expected layers whose weights are parameters, but that of {module!r} is"
+                f"build: expected layers whose weights are parameters, but the one of {module!r} is"
                 " computed from others; remove the parametrization (weight_norm, spectral_norm,"
                 " pruning)"
             )

@@ -130,8 +130,9 @@ class HorizonStudy:
         if self._momentum_is_fixed and self._shortest < LONG * memory:
             trouble = (
                 f"the momentum of {label_of(self._optimizer)} averages over {memory:.4g} steps, and"
-                f" {self.axis} {self._size_of_shortest} trains for {self._shortest}; the rule holds"
-                f" for {LONG} times the average and more. Train for more steps"
+                f" the training at {self.axis} {self._size_of_shortest} has only {self._shortest};"
+                f" the rule needs {LONG * memory:.4g} or more ({LONG} times the average). Train for"
+                " more steps"
             )
             troubles.append(with_code(trouble, "training-too-short"))
             lines = [_inconclusive(line) for line in lines]
@@ -159,8 +160,8 @@ class HorizonStudy:
             rule = composed.horizon
         if rule is None:
             raise InputError(
-                f"horizon: no rule follows the {self.axis}, so that there is nothing to check; pass"
-                " horizon='sde' or 'power'",
+                f"horizon: horizon=None means that no setting follows the {self.axis}, so there is"
+                " nothing to check; pass horizon='sde' or 'power'",
                 "axis-without-rule",
                 argument="horizon",
             )
@@ -548,7 +549,7 @@ def _inconclusive(line: Judgement) -> Judgement:
     """Return a failed change of outputs as UNCLEAR."""
     if line.quantity != Quantity.CHANGE or line.verdict != Verdict.FAIL:
         return line
-    cause = f"{line.cause}; but the training is short beside the memory of the momentum"
+    cause = f"{line.cause}; but the training is short compared with the average of the momentum"
     return replace(line, verdict=Verdict.UNCLEAR, cause=cause)
 
 
@@ -567,5 +568,5 @@ def _known(
     cause = ""
     if abs(exponent - predicted) > EXACT:
         verdict = Verdict.FAIL
-        cause = f"{quantity.value} scales like {exponent:+.2f}, the rule requires {predicted:+.2f}"
+        cause = f"{quantity.value} has the exponent {exponent:+z.2f}; expected {predicted:+z.2f}"
     return known_line(name, quantity, exponent, predicted, verdict, cause, role)

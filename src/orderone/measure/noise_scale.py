@@ -143,7 +143,7 @@ def noise_scale(
 ) -> NoiseScale:
     """Measure the gradient noise scale of a model at its present weights.
 
-    It grows in training, so that a measurement at initialization is a lower end; measure a model
+    It grows in training, so a measurement at initialization is too small for later; measure a model
     that has trained for a while. Nothing is changed: weights, gradients and buffers stay. The model
     runs in eval mode, without dropout. The loss must be an average over the samples of a batch.
 

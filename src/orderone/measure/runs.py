@@ -43,6 +43,7 @@ from orderone.measure.inputs import (
 )
 from orderone.measure.loss_dependence import unused_tensors
 from orderone.measure.recording import OF_PASSES, QUANTITIES, TRAINING, Probe
+from orderone.measure.spare_state import SpareState
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Batch, Loss, call_inputs, loss_of, on_device, repeatable
 from orderone.observe.inventory import inventory, tensors_of, unwrap
@@ -102,9 +103,9 @@ def read_sizes(**arguments: SizesInput | None) -> tuple[str, list[int]]:
     """
     passed = {name: values for name, values in arguments.items() if values is not None}
     if len(passed) != 1:
-        axes = " or ".join(f"{name}=[...]" for name in arguments)
-        got = ", ".join(passed) or "none"
-        message = f"widths: expected the sizes to compare, as one of {axes}; got {got}"
+        axes = ", ".join(f"{name}=[...]" for name in arguments)
+        got = " and ".join(passed) or "none of them"
+        message = f"widths: expected sizes on one axis, one of {axes}; got {got}"
         code = "several-axes" if passed else "invalid-argument"
         raise InputError(message, code, argument="widths")
     [(argument, values)] = passed.items()
@@ -152,9 +153,13 @@ class Builder:
         try:
             parameters.bind(1)
         except TypeError as error:
+            if parameters.parameters:
+                remedy = "give its other parameters defaults"
+            else:
+                remedy = f"let it take the {self.axis} and return a model of this size"
             message = (
                 f"build: expected a function of the {self.axis} alone, got one with the signature"
-                f" {parameters} ({error}); give its other parameters defaults"
+                f" {parameters} ({error}); {remedy}"
             )
             raise InputError(message, "build-arguments", argument="build") from error
 
@@ -286,8 +291,9 @@ def run_all(
             action(size, seed)
         except KeyboardInterrupt:
             trouble = (
-                f"interrupted after {done} of {len(runs)} runs; only these are judged, and they are"
-                " not on disk: save() writes them, a new check runs all"
+                f"interrupted after {done} of {len(runs)} runs; only these are judged. They are not"
+                " on disk: call save() of the check to write them. A new check starts from the"
+                " first run"
             )
             return [*troubles, with_code(trouble, "check-interrupted")], True
         except Exception as error:
@@ -496,6 +502,7 @@ class RunOptions:
     precision: Precision = SINGLE
     rounding: bool = False  # compare gradients in half precision with those of single precision
     unused: bool = False  # find tensors on whose values the loss does not depend
+    spare: SpareState | None = None  # of the optimizer of an earlier run, and for a later one
 
 
 def train(
@@ -518,6 +525,8 @@ def train(
     training = Training(setup, loss, options.precision)
     training.choose_scale(batches[0])
     rounding = _rounding(training, batches[0], options)
+    if options.spare is not None:  # after the decay was measured on copies
+        options.spare.lend(setup.optimizer)
     probe, measured_ratios = _record(training, batches, options)
     if not training.ended:
         for name, error in _rounding(training, batches[0], options).items():
@@ -529,6 +538,8 @@ def train(
     unused: frozenset[str] = frozenset()
     if options.unused:
         unused = _unused(training, batches[0], rows)
+    if options.spare is not None:
+        options.spare.keep(setup.optimizer)
     forget_gradients(setup.optimizer)  # plans and `build` may keep the model alive
     return Run(
         size=size,

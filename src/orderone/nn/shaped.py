@@ -175,19 +175,21 @@ class TransformedActivation(nn.Module):
         )
 
 
-def derivatives(phi: Phi, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return phi, phi' and phi'' at the points x."""
+def derivatives(phi: Phi, x: np.ndarray, order: int) -> list[np.ndarray]:
+    """Return phi and its first `order` derivatives at the points x."""
     with torch.enable_grad():
         at = torch.as_tensor(x, dtype=torch.float64).requires_grad_()
-        value = phi(at.clone())
-        zero = torch.zeros_like(at)
-        first = second = zero
-        if value.requires_grad:
-            (first,) = torch.autograd.grad(value.sum(), at, create_graph=True)
-        if first.requires_grad:
-            (derivative,) = torch.autograd.grad(first.sum(), at, allow_unused=True)
-            second = zero if derivative is None else derivative
-    return value.detach().numpy(), first.detach().numpy(), second.detach().numpy()
+        value = phi(at.clone())  # a copy: some functions work in place
+        values = [value]
+        for left in range(order, 0, -1):
+            slope = None
+            if value.requires_grad:
+                (slope,) = torch.autograd.grad(
+                    value.sum(), at, create_graph=left > 1, allow_unused=True
+                )
+            value = torch.zeros_like(at) if slope is None else slope
+            values.append(value)
+    return [each.detach().numpy() for each in values]
 
 
 def is_bent(phi: Phi) -> bool:

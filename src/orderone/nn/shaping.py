@@ -18,88 +18,36 @@ Transformer layers of torch.
 S3: Li & Nica 2023, "Differential Equation Scaling Limits of Shaped and Unshaped Neural Networks".
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
 from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Count, Name, Number
+from orderone.core.inputs import Count, Name, Number, UserInput
 from orderone.core.reals import real
+from orderone.nn.activation_sites import (
+    KINKED,
+    SMOOTH,
+    candidates,
+    is_activation,
+    is_kind,
+    is_trained_activation,
+    without_hooks,
+)
+from orderone.nn.forward_calls import functions_in_forward, is_inside
 from orderone.nn.inputs import Model, ModuleNames
-from orderone.nn.shaped import (
-    ShapedActivation,
-    ShapedReLU,
-    TransformedActivation,
-    derivatives,
-    is_bent,
-)
-from orderone.theory.kernel_shaping import (
-    deep_kernel_shaping,
-    tailored_slope,
-    tailored_smooth,
-)
+from orderone.nn.kernel_forms import KernelForms
+from orderone.nn.shaped import ShapedActivation, ShapedReLU, TransformedActivation, is_bent
+from orderone.theory.kernel_shaping import LARGEST_DEPTH, Network
 from orderone.torch_compat import MODULE_HOOKS
 
+NetworkInput: TypeAlias = Annotated[Network | None, UserInput]
 METHODS = ("shaped", "dks", "tat")
 NEW = (ShapedReLU, ShapedActivation, TransformedActivation)
-KINKED = (nn.ReLU, nn.LeakyReLU, nn.ReLU6, nn.RReLU, nn.SELU)  # a kink at 0: (2.5)
-# (2.6); with a kink at 0 for some settings (ELU with alpha != 1, Hardtanh from 0): then (2.5)
-SMOOTH = (
-    nn.Tanh,
-    nn.GELU,
-    nn.SiLU,
-    nn.Mish,
-    nn.Softplus,
-    nn.Sigmoid,
-    nn.LogSigmoid,
-    nn.ELU,
-    nn.CELU,
-    nn.Hardtanh,
-    nn.Softsign,
-    nn.Hardswish,
-    nn.Hardsigmoid,
-)
-UNSUPPORTED = (  # the slope at 0 is trained, or it is 0
-    nn.PReLU,
-    nn.Threshold,
-    nn.Hardshrink,
-    nn.Softshrink,
-    nn.Tanhshrink,
-)
-# Names in torch and torch.nn.functional
-SUPPORTED_FUNCTIONS = (
-    "relu",
-    "relu_",
-    "relu6",
-    "leaky_relu",
-    "rrelu",
-    "selu",
-    "tanh",
-    "gelu",
-    "silu",
-    "mish",
-    "softplus",
-    "sigmoid",
-    "logsigmoid",
-    "elu",
-    "celu",
-    "hardtanh",
-    "softsign",
-    "hardswish",
-    "hardsigmoid",
-)
-UNSUPPORTED_FUNCTIONS = ("prelu", "threshold", "hardshrink", "softshrink", "tanhshrink")
-# Module of its activation classes; all that have a slope at 0 are smooth.
-HUGGING_FACE = "transformers.activations"
 LARGEST = 10**15  # bound of depth and width
 # Attributes of torch's Transformer layers that select its fused kernel, which supports only ReLU
 # and GELU.
@@ -112,7 +60,7 @@ class Shaping:
 
     model: nn.Module
     replaced: Mapping[str, object]  # modules, and functions that were attributes of modules
-    strength: float  # 1 / sqrt(depth), or width^-p
+    strength: float | None  # 1 / sqrt(depth), or width^-p; None with network=
     _fused: tuple[tuple[nn.Module, str, Any], ...] = field(default=(), repr=False)
     _undone: bool = field(default=False, repr=False)
 
@@ -145,34 +93,99 @@ def shape_activations(
     keep: ModuleNames = (),
     method: Name = "shaped",
     target: Number | None = None,
+    network: NetworkInput = None,
 ) -> Shaping:
     """Replace every activation with a kink by a `ShapedReLU`, others by a `ShapedActivation`.
 
     `method="dks"` (Deep Kernel Shaping) and `method="tat"` (Tailored Activation Transformations)
-    replace them by a `TransformedActivation` for `depth` layers in a row; for kinks, TAT takes a
-    `ShapedReLU`. `target` is then zeta (1.5) of DKS, eta (0.9, kinks) or tau (0.3, smooth) of TAT.
-    Weights need the variance 1 / fan_in, or for a `ShapedReLU` its gain.
+    replace them by a `TransformedActivation` for `depth` layers in a row; for kinks at 0, TAT takes
+    a `ShapedReLU`. `target` is then zeta (1.5) of DKS, eta (0.9, kinks) or tau (0.3, smooth) of
+    TAT. Weights need the variance 1 / fan_in. `network` replaces `depth` for networks that are no
+    chain; the shares of their sums need squares that add up to 1
+    (`theory.kernel_shaping.residual_network`). The conditions do not cover gates and attention.
 
     `depth` is the number of layers with an activation, on the longest path. `keep` names modules
-    that stay unchanged, such as gates. Weights are not changed: give them the standard deviation
-    `gain` / sqrt(fan_in), with the gain of their activation. Hooks move to the new modules and
-    back. Torch's fused kernel for Transformer layers is switched off where it would use the old
-    activation.
+    and functions that stay unchanged, such as gates. Weights are not changed: give them the
+    standard deviation `gain` / sqrt(fan_in), with the gain of their activation. Hooks move to the
+    new modules and back. Torch's fused kernel for Transformer layers is switched off where it would
+    use the old activation.
 
-    Functions are replaced where a module has them as attributes (F.relu); calls inside `forward`
-    cannot be replaced. Raise an InputError if there is nothing to replace, or an activation that
-    has no shaped form (PReLU, Softshrink, ...).
+    Activations are modules, and functions that modules have as attributes: those of torch and of
+    Transformers, and all that act on every number alone. Raise an InputError if there are none, if
+    one has no shaped form (PReLU, GLU, LSTM, ...), or if forward code calls one, such as F.relu(x).
     """
     instance(model, nn.Module, "model", "pass the network whose activations to shape")
     method = one_of(method, METHODS, "method")
+    forms: ShapedForms | KernelForms
     if method == "shaped":
         strength = _strength(depth, width, p)
         _refuse(target, "target", 'only method="dks" and "tat" have a target')
+        _refuse(network, "network", 'only method="dks" and "tat" use it')
+        forms = ShapedForms(strength, c_plus, c_minus, a)
     else:
-        layers = count(depth, "depth", most=LARGEST)
-        strength = layers**-0.5
         _refuse(width, "width", f"method={method!r} depends on depth only")
         _refuse(p, "p", f"method={method!r} depends on depth only")
+        forms, strength = _kernel_forms(method, depth, network, target)
+    _check_model(model)
+    found = candidates(model)
+    unchanged = _check_names(keep, found)
+    shaped = _new_modules(model, found, unchanged, forms)
+    return _replace(model, {name: found[name] for name in shaped}, shaped, strength)
+
+
+@dataclass(frozen=True)
+class ShapedForms:
+    """Forms (2.5) and (2.6) of S3."""
+
+    strength: float
+    c_plus: Number
+    c_minus: Number
+    a: Number
+
+    def form(self, activation: Any, name: str) -> nn.Module:
+        """Return the shaped activation; `name` is that of the module in the model."""
+        if is_kind(activation, KINKED):
+            return self._bent()
+        phi = activation
+        if isinstance(activation, nn.Module):
+            phi = without_hooks(activation)
+        try:
+            if is_bent(phi):
+                return self._bent()
+            return ShapedActivation(phi, real(self.a, "a") / self.strength)
+        except InputError as error:
+            if error.code != "no-shaped-form":
+                raise
+            raise _no_form(activation, name) from error
+
+    def _bent(self) -> ShapedReLU:
+        return ShapedReLU.at(self.strength**-2, self.c_plus, self.c_minus)
+
+
+def _kernel_forms(
+    method: str, depth: Count | None, network: NetworkInput, target: Number | None
+) -> tuple[KernelForms, float | None]:
+    """Return the forms of DKS or TAT, and 1 / sqrt(depth)."""
+    if network is None:
+        layers = count(depth, "depth", most=LARGEST_DEPTH)
+        return KernelForms(method, layers, target), layers**-0.5
+    _refuse(depth, "depth", "network says how layers are composed")
+    if not callable(network):
+        raise InputError(
+            "network: expected a function M(c, layer), such as"
+            f" kernel_shaping.residual_network(blocks=16); got {network!r}",
+            argument="network",
+        )
+    return KernelForms(method, network, target), None
+
+
+def _check_model(model: nn.Module) -> None:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InputError(
+            "model: expected a model in Python, got one of torch.jit, whose code is fixed; shape it"
+            " before torch.jit.script",
+            argument="model",
+        )
     if any(isinstance(module, NEW) for module in model.modules()):
         raise InputError(
             "model: expected a model without shaped activations, got one that has them; undo the"
@@ -180,105 +193,53 @@ def shape_activations(
             "already-shaped",
             argument="model",
         )
-    candidates = _candidates(model)
-    unchanged = _check_names(keep, candidates)
+
+
+def _new_modules(
+    model: nn.Module,
+    found: Mapping[str, object],
+    unchanged: tuple[str, ...],
+    forms: ShapedForms | KernelForms,
+) -> dict[str, nn.Module]:
+    """Return the shaped activations by name; raise if the model has others."""
+    done = {name for name in unchanged if is_activation(found[name])}
     shaped: dict[str, nn.Module] = {}
-    for name, activation in candidates.items():
-        if name in unchanged:
+    for name, activation in found.items():
+        if name in unchanged or activation is model or is_inside(name, done):
             continue
-        module = _shaped(activation, name, strength, c_plus, c_minus, a)
-        if module is not None and method != "shaped":
-            module = _transformed(activation, module, method, round(strength**-2), target)
-        if module is not None:
-            shaped[name] = module
-    replaced = {name: candidates[name] for name in shaped}
-    return _replace(model, replaced, shaped, strength)
+        if is_trained_activation(activation):
+            raise _no_form(activation, name)
+        if is_activation(activation):
+            done.add(name)
+            shaped[name] = forms.form(activation, name)
+    _refuse_calls(functions_in_forward(model, done, unchanged), model)
+    return shaped
 
 
-def _candidates(model: nn.Module) -> dict[str, object]:
-    """Return all modules, and the activation functions among their attributes, by name."""
-    modules = dict(model.named_modules(remove_duplicate=False))
-    functions: dict[str, object] = {}
-    for name, module in modules.items():
-        if name:
-            prefix = f"{name}."
-        else:
-            prefix = ""
-        for attribute, value in vars(module).items():
-            if _is_one_of(value, SUPPORTED_FUNCTIONS + UNSUPPORTED_FUNCTIONS):
-                functions[prefix + attribute] = value
-    return {**modules, **functions}
+def _refuse_calls(calls: Mapping[str, list[str]], model: nn.Module) -> None:
+    """Raise an InputError if forward code calls activation functions."""
+    if not calls:
+        return
+    name, functions = next(iter(calls.items()))
+    kind = type(model.get_submodule(name)).__name__
+    raise InputError(
+        "model: expected activations that are modules or attributes of modules, but the forward"
+        f" code of {name!r} ({kind}) calls {', '.join(functions)}, which cannot be replaced; use"
+        " modules such as nn.ReLU() there, or leave such calls unchanged with"
+        f" keep={list(calls)!r}",
+        "functions-in-forward",
+        argument="model",
+    )
 
 
-def _is_one_of(value: object, names: tuple[str, ...]) -> bool:
-    """Return whether `value` is a function of torch with one of these names.
-
-    The function may be in torch or torch.nn.functional, with or without settings (`partial`).
-    """
-    if isinstance(value, partial):
-        function = value.func
-    else:
-        function = value
-    if not callable(function) or isinstance(function, nn.Module | type):
-        return False
-    for name in names:
-        if function is getattr(functional, name, None) or function is getattr(torch, name, None):
-            return True
-    return False
-
-
-def _shaped(
-    activation: object, name: str, strength: float, c_plus: Number, c_minus: Number, a: Number
-) -> nn.Module | None:
-    """Return the shaped form of an activation, None for everything else."""
-    if isinstance(activation, KINKED):
-        return ShapedReLU.at(strength**-2, c_plus, c_minus)
-    hugging_face = type(activation).__module__ == HUGGING_FACE
-    function = _is_one_of(activation, SUPPORTED_FUNCTIONS)
-    if isinstance(activation, SMOOTH) or hugging_face or function:
-        phi: Any = activation
-        if isinstance(activation, nn.Module):
-            phi = _without_hooks(activation)
-        try:
-            if is_bent(phi):
-                return ShapedReLU.at(strength**-2, c_plus, c_minus)
-            return ShapedActivation(phi, real(a, "a") / strength)
-        except ValueError:
-            if not hugging_face:
-                raise
-    function = _is_one_of(activation, UNSUPPORTED_FUNCTIONS)
-    if isinstance(activation, UNSUPPORTED) or hugging_face or function:
-        kind = getattr(activation, "__name__", type(activation).__name__)
-        raise InputError(
-            f"model: expected activations with a fixed slope at 0, got {kind} at {name!r}; "
-            f"to leave it unchanged, pass keep=[{name!r}]",
-            "no-shaped-form",
-            argument="model",
-        )
-    return None
-
-
-def _transformed(
-    activation: object, shaped: nn.Module, method: str, depth: int, target: Number | None
-) -> nn.Module:
-    """Return the activation of DKS or TAT; `shaped` tells whether it has a kink."""
-    kinked = isinstance(shaped, ShapedReLU)
-    if kinked and method == "tat":
-        return ShapedReLU(1.0, tailored_slope(depth, 0.9 if target is None else target))
-    phi: Any = activation
-    if isinstance(activation, nn.Module):
-        phi = _without_hooks(activation)
-        if getattr(phi, "inplace", False):
-            phi.inplace = False  # the transformed input is needed for the gradient
-
-    def values(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return derivatives(phi, x)
-
-    if method == "dks":
-        shaping = deep_kernel_shaping(values, depth, 1.5 if target is None else target)
-    else:
-        shaping = tailored_smooth(values, depth, 0.3 if target is None else target)
-    return TransformedActivation(phi, *shaping)
+def _no_form(activation: object, name: str) -> InputError:
+    kind = getattr(activation, "__name__", type(activation).__name__)
+    return InputError(
+        "model: expected activations with a fixed slope at 0 that is finite and not 0, got"
+        f" {kind} at {name!r}; to leave it unchanged, pass keep=[{name!r}]",
+        "no-shaped-form",
+        argument="model",
+    )
 
 
 def _refuse(value: object, name: str, reason: str) -> None:
@@ -303,9 +264,12 @@ def _check_names(keep: ModuleNames, candidates: Mapping[str, object]) -> tuple[s
 
 
 def _replace(
-    model: nn.Module, old: Mapping[str, object], new: Mapping[str, nn.Module], strength: float
+    model: nn.Module,
+    old: Mapping[str, object],
+    new: Mapping[str, nn.Module],
+    strength: float | None,
 ) -> Shaping:
-    if "" in new:
+    if is_activation(model):
         raise InputError(
             f"model: expected a network that contains activations, got the activation {model!r};"
             " use ShapedReLU or ShapedActivation",
@@ -344,14 +308,6 @@ def _fused(model: nn.Module, new: Mapping[str, nn.Module]) -> Iterator[tuple[nn.
         for flag in FUSED:
             if hasattr(module, flag):
                 yield module, flag, getattr(module, flag)
-
-
-def _without_hooks(module: nn.Module) -> nn.Module:
-    """Return a copy without hooks, which move to the shaped module."""
-    bare = copy(module)
-    for hook in MODULE_HOOKS:
-        setattr(bare, hook, OrderedDict())
-    return bare
 
 
 def _strength(depth: Count | None, width: Count | None, p: Number | None) -> float:

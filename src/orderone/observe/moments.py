@@ -6,11 +6,10 @@ change them. Tensors on other devices wait in a `DeviceQueue`.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from orderone.observe.device_queue import DeviceQueue, Transfer, device_sizes
@@ -23,7 +22,9 @@ SUMMED: set[torch.dtype] = {*WIDE, torch.float32, torch.float64}
 FEW = 2**12  # entries; for fewer, the overhead of a call exceeds its work
 # range of entries; single precision can represent the sum of 10^12 of their squares
 SQUARABLE = (1e-16, 1e13)
-PIECE = 2**16  # entries whose squares are added up in the precision of the tensor
+PIECE = 2**16  # entries that are added up in the precision of the tensor; they fit into a cache
+MINIMUM = np.minimum.reduce
+MAXIMUM = np.maximum.reduce
 
 
 class Moments(NamedTuple):
@@ -211,33 +212,31 @@ def _numbers(x: Tensor) -> Tensor:
 
 
 def _here(count: int, x: Tensor) -> Moments:
-    """Size a tensor on the host.
+    """Size a tensor on the host, piece by piece, so that every piece is read from memory once.
 
-    BLAS computes the sum of squares faster than torch.
+    BLAS computes the sum of squares faster than torch, numpy the extremes. The sums of the pieces
+    are added up in double precision: BLAS adds up all of a vector in its own precision, and of
+    5 * 10^7 numbers it loses 1e-3.
     """
     if x.dtype in WIDE:
         x = x.float()
     under_torch_func = peek_interpreter_stack() is not None
     if under_torch_func or x.is_neg() or not x.is_contiguous():
         return _carefully(count, x)
-    flat = x.numpy().reshape(-1)
-    # NaN if one entry is NaN; faster than torch.aminmax
-    largest = max(-float(np.minimum.reduce(flat)), float(np.maximum.reduce(flat)))
-    if not SQUARABLE[0] < largest < SQUARABLE[1] and largest != 0:
+    squares = total = largest = 0.0
+    flat = x.view(-1)
+    for piece in (flat,) if len(flat) <= PIECE else flat.split(PIECE):
+        numbers = piece.numpy()
+        # NaN if one entry is NaN; faster than torch.aminmax
+        extreme = max(-float(MINIMUM(numbers)), float(MAXIMUM(numbers)))
+        if not extreme < SQUARABLE[1]:
+            return _carefully(count, x)
+        largest = max(largest, extreme)
+        squares += float(numbers.dot(numbers))
+        total += piece.sum().item()
+    if largest <= SQUARABLE[0] and largest != 0:
         return _carefully(count, x)
-    return Moments(count, _squares(flat), x.sum().item(), largest, float(count))
-
-
-def _squares(flat: NDArray[np.floating[Any]]) -> float:
-    """Return the sum of squares; pieces are added up in double precision.
-
-    BLAS adds up all of a vector in its own precision: of 5 * 10^7 numbers it loses 1e-3.
-    """
-    total = 0.0
-    for start in range(0, len(flat), PIECE):
-        piece = flat[start : start + PIECE]
-        total += float(np.dot(piece, piece))
-    return total
+    return Moments(count, squares, total, largest, float(count))
 
 
 def _carefully(count: int, x: Tensor) -> Moments:

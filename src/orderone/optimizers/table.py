@@ -314,6 +314,6 @@ def construct(
     except TypeError as error:
         raise TypeError(
             f"optimizer: {class_name(kind)} could not be constructed from the groups of the plan"
-            f" and {', '.join([*taken, *options]) or 'no options'}: {error}; pass the arguments"
-            " that it needs with plan.optimizer(name=value)"
+            f" and {', '.join([*taken, *options]) or 'no options'}: {error}; pass arguments of its"
+            " constructor with plan.optimizer(name=value)"
         ) from error

@@ -134,9 +134,9 @@ def _check_product(drafts: Drafts, name: str, part: AdapterPart) -> None:
     if not _has_zero_gain(drafts, name, part):
         message = (
             f"rank: {name} and {part.partner} both start away from zero (as in PiSSA or OLoRA, or"
-            " after training), so that the adapter is part of the pretrained model, and other"
-            " initial sizes would change it. Let one of them start at zero, or pass rank_rule=None"
-            " and do not call apply"
+            " after training). The adapter is then part of the pretrained model, and other initial"
+            " sizes would change this model. Let one of the two start at zero, or pass"
+            " rank_rule=None and do not call apply"
         )
         raise InputError(message, "adapter-not-zero", argument="rank_rule")
 
@@ -215,14 +215,14 @@ def _check_blocks(blocks: Sequence[AdapterBlock], facts: ForwardFacts, request: 
     shapes: dict[str, object] = {}  # by the name that tensors of equal layers share
     for block in blocks:
         if request.rank_rule != "mup":
-            raise _not_read(block, f"the rule {request.rank_rule!r} is known for LoRA, B A x")
+            raise _not_read(block, f"the rule {request.rank_rule!r} is for LoRA (B A x) only")
         if facts.pair is None:
             raise _not_read(block, without_code(facts.note))
         if block.frozen_differs:
-            raise _not_read(block, "the frozen matrix beside it has another size, too")
+            raise _not_read(block, "the frozen matrix that it adapts differs in size, too")
         for name, both in zip(block.tensors, block.shapes, strict=True):
             if shapes.setdefault(stack_of(name), both) != both:
-                raise _not_read(block, "its tensors have other shapes in every layer")
+                raise _not_read(block, "its tensors have different shapes in different layers")
 
 
 def _power(drafts: Drafts, blocks: Sequence[AdapterBlock]) -> int:
@@ -236,7 +236,7 @@ def _power(drafts: Drafts, blocks: Sequence[AdapterBlock]) -> int:
                 raise _not_read(block, why)
             powers.add(1 + int(law.gradient))
     if len(powers) > 1:
-        raise _not_read(blocks[0], "its tensors have optimizers of different kinds")
+        raise _not_read(blocks[0], "its tensors have optimizers with different update laws")
     return powers.pop()
 
 

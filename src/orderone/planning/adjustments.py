@@ -331,10 +331,10 @@ def _packed_note(score: Score, missing: float) -> str:
     queries = ", ".join(stack_of(name) for name in score.queries)
     note = (
         f"attention scores need a factor {missing:.4g}, because the head size grows by"
-        f" {score.head_growth:.4g}, and it cannot be folded into the queries"
-        f" ({queries or 'unknown'}: the rows of queries are not known, a norm without gain follows"
-        " them, or their gain is stored as an offset). Grow the number of heads instead of their"
-        f" size, or multiply the scores by {missing:.4g} in the model's code"
+        f" {score.head_growth:.4g}. The plan cannot write this factor into the queries"
+        f" ({queries or 'unknown'}): it does not know their rows, a norm without gain follows them,"
+        " or their gain is stored as an offset. Grow the number of heads instead of their size, or"
+        f" multiply the scores by {missing:.4g} in the model's code"
     )
     return with_code(note, "attention-scale")
 
@@ -362,7 +362,7 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
         carriers = [other for other in result.values() if other.traced_as in norm]
         if carriers and all(carrier.can_be_multiplied for carrier in carriers):
             for carrier in carriers:
-                why = f"that of the tied readout {name}, applied here and nowhere else"
+                why = f"the multiplier of the tied readout {name}, applied only here"
                 result[carrier.name] = carrier.folding(needed, why)
             carrier_names = " and ".join(carrier.name for carrier in carriers)
             carried = replace(result[name], carried_multiplier=needed)
@@ -377,8 +377,8 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
             multipliers.append(Multiplier(module, needed, "input", why))
         if not modules:
             note = (
-                f"{draft.name} is also the readout, in code outside of any module: multiply the"
-                f" logits by {needed:.6g} there, or put a trainable norm in front of it"
+                f"{draft.name} is also used as readout, by code that no hook can reach: multiply"
+                f" the logits by {needed:.6g} in that code, or put a trainable norm before it"
             )
             notes.append(with_code(note, "tied-readout-in-code"))
     return Adjusted(result, tuple(multipliers), tuple(notes))

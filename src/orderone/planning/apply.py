@@ -302,8 +302,9 @@ def remind(plan: "Plan", model: nn.Module, optimizer: Optimizer) -> None:
             return
         if _would_change(plan):
             message = (
-                "the plan was not applied to the trained model: initial sizes and multipliers are"
-                " not those of the plan; call plan.apply() before the first step"
+                "the plan was not applied to the model that this optimizer trains: initial sizes"
+                " and multipliers are not those of the plan; call plan.apply() before the first"
+                " step"
             )
             warnings.warn(with_code(message, "plan-not-applied"), stacklevel=4)
 

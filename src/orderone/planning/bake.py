@@ -152,8 +152,8 @@ def _fold_into_norm(name: str, module: nn.Module, value: float) -> None:
         if torch.allclose(module(x), before, rtol=SAME, atol=SAME * float(before.abs().max())):
             return
     message = (
-        f"{name}: its output is multiplied by {value:.6g} in a hook, and no change of its gain and"
-        " bias does the same; leave this multiplier in the model's code"
+        f"{name}: a hook multiplies its output by {value:.6g}, and no change of its gain and bias"
+        " does the same; multiply in the model's code instead of baking"
     )
     raise InputError(message, "cannot-bake", argument="model")
 
@@ -167,8 +167,8 @@ def _untie(model: nn.Module, module: str, tensor: Tensor, value: float) -> None:
         config.tie_word_embeddings = False
         return
     message = (
-        f"{module}.weight was the weight of the embedding, and its multiplier {value:.6g} has no"
-        " norm to go into: the baked model has two weights. Its state_dict does not load in a class"
-        " that ties them"
+        f"{module}.weight was tied to the embedding, and no norm can take its multiplier"
+        f" {value:.6g}, so the baked model has two separate weights. Its state_dict does not load"
+        " in a class that ties them"
     )
     warnings.warn(with_code(message, "baked-untied"), stacklevel=4)

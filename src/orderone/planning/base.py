@@ -211,13 +211,11 @@ def _changed(config: Configuration, values: Mapping[str, object]) -> Configurati
             numbers = [name for name, value in stored.items() if type(value) is int]
             known = ", ".join(sorted(numbers))
             near = get_close_matches(str(key), [*numbers, *aliases], n=1)
-            if near:
-                hint = f"; did you mean {near[0]!r}?"
-            else:
-                hint = ""
-            message = (
-                f"base: {type(config).__name__} has no {key!r}{hint}; its whole numbers are {known}"
-            )
+            message = f"base: {type(config).__name__} has no {key!r}; its whole numbers are {known}"
+            if near and near[0] in aliases:
+                message += f"; did you mean {near[0]!r} (= {aliases[near[0]]!r})?"
+            elif near:
+                message += f"; did you mean {near[0]!r}?"
             raise InputError(message, "unknown-name", argument="base")
     changes = {aliases.get(key, key): value for key, value in values.items()}
     settings: dict[str, object] = {}

@@ -130,12 +130,12 @@ def plan(
             of Hugging Face do.
         init_scale: Factor of the base's initial sizes: a number for all matrices and lookup tables,
             or a mapping with the keys of lr. Gains and biases change only if a key names them.
-        init: Start of the base, instead of the values of the model's own code: "keep" (as they
-            come), "fan-in", "xavier", "orthogonal", "zero-readout", "zero-residual", "completep",
-            "neural-tangent", "hybrid" or "maximal-update"; or a mapping with the keys of lr, whose
-            values may also be "zero" or a size: {"default": "fan-in", "embedding": 1.0, "readout":
-            "zero"}. The rule carries these sizes to the model. `apply` then draws the values, from
-            torch's random state. By default that of a saved plan, otherwise "keep".
+        init: Start of the base: "keep" (the values of the model's code), "fan-in", "xavier",
+            "orthogonal", "zero-readout", "zero-residual", "completep", "neural-tangent", "hybrid"
+            or "maximal-update"; or a mapping with the keys of lr, whose values may also be "zero"
+            or a size: {"default": "fan-in", "embedding": 1.0, "readout": "zero"}. The rule scales
+            these sizes to the model. `apply` then draws the values, from torch's random state. By
+            default that of a saved plan, otherwise "keep".
         overrides: {"pattern": role} for tensors whose role is ambiguous or wrong.
         inputs: An example batch (tensor, tuple, or dict of keyword arguments). The forward pass of
             a model that is not from Hugging Face is traced only if you pass one.

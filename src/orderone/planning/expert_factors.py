@@ -89,7 +89,7 @@ def _grew(block: _Block, facts: ForwardFacts) -> bool:
     why = without_code(facts.note)
     if facts.pair is not None:
         why = (
-            "the block could not be called on its own, or its output was not the same for all"
+            "the block could not be called alone, or did not give the same output for equal"
             " tokens, as if experts drop some"
         )
     block_name = part.block or "the model itself"
@@ -169,7 +169,7 @@ def _scaled(
         f" {routing.base.active:.4g} of {part.count[0]}), rule {rule}"
     )
     if tensor == "expert output" and abs(growth.weights - 1) > SAME:
-        reason += f"; the forward code's weights sum to {growth.weights:.4g} times the base's"
+        reason += f"; the weights of active experts sum to {growth.weights:.4g} times the base's"
     return replace(draft, factors=draft.factors * factors).because(reason)
 
 
@@ -179,9 +179,10 @@ def _sparsity_note(block: _Block, growth: ExpertGrowth) -> str:
     part = block.part
     note = (
         f"experts: {stack_of(part.block)} has {routing.target.active:.4g} of {part.count[1]}"
-        f" experts active, the base {routing.base.active:.4g} of {part.count[0]}: an expert sees"
-        f" {growth.tokens:.4g} times the tokens of a step, which is another batch size for experts;"
-        " no rule preserves the best learning rate then. Let the number of active experts grow with"
+        f" experts active, the base {routing.base.active:.4g} of {part.count[0]}: each expert gets"
+        f" {growth.tokens:.4g} times as many tokens per step as in the base. This changes the batch"
+        " size of an expert, and no rule corrects its learning rate for that. Let the number of"
+        " active experts grow with"
         " the number of experts"
     )
     return with_code(note, "expert-tokens")

@@ -60,7 +60,7 @@ class Horizon:
         critical = None if critical_batch is None else _critical(critical_batch)
         if critical is not None and read_batch is None:
             raise InputError(
-                "batch: critical_batch is compared with the batch size of the target; pass"
+                "batch: critical_batch= has no effect without the batch size of the target; pass"
                 " batch=(base, target)",
                 "horizon-needs-batch",
                 argument="batch",

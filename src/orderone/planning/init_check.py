@@ -52,8 +52,8 @@ class Observation:
         return abs(self.observed - self.predicted)
 
     def __str__(self) -> str:
-        observed = f"n^{self.observed:+.2f}"
-        predicted = f"n^{self.predicted:+.2f}"
+        observed = f"n^{self.observed:+z.2f}"
+        predicted = f"n^{self.predicted:+z.2f}"
         return (
             f"the {self.quantity} of {self.name} scales like {observed}; the plan predicts"
             f" {predicted}"
@@ -247,8 +247,8 @@ def summary(
 
 _MEANING = {
     "output": (
-        "the forward code, or a bottleneck before this module, depends on the width in a way that"
-        " no constant explains"
+        "in the forward code, or in a bottleneck before this module, something depends on the"
+        " width, and no constant factor explains it"
     ),
-    "gradient": "only eps depends on this prediction",
+    "gradient": "this prediction affects only the eps of the optimizer",
 }

@@ -75,8 +75,8 @@ def _must_be_fresh(base: Mapping[str, Initial], target: nn.Module) -> None:
         tensor = items[name].tensor
         if tensor.dim() <= 1 and measure(tensor).constant is not None:
             message = (
-                f"base: {name} varies, but starts as a constant in the target: this base has been"
-                " trained, and its sizes are not those at initialization; build a new one"
+                f"base: the entries of {name} differ, but in a new model they are all equal. So"
+                " this base has been trained, and its initial sizes are lost; build a new base"
             )
             raise InputError(message, "base-was-trained", argument="base")
 
@@ -117,7 +117,7 @@ def _constants_of(target: nn.Module) -> dict[str, Initial]:
         if name in drawn and not agree(measured, drawn[name], item.tensor.numel()):
             message = (
                 f"base: the initial size of {name} is unknown: the base is on the meta device, and"
-                " its constructor initializes otherwise than its modules' reset_parameters"
+                " its constructor draws other sizes than reset_parameters of its modules"
                 f" ({measured.rms:.3g} instead of {drawn[name].rms:.3g} at the size of the target);"
                 " build the base on the CPU"
             )

@@ -66,14 +66,14 @@ def keep(drafts: Drafts, model: nn.Module, base: Base) -> Adjusted:
     for name, factor in factors.items():
         if factor == 1:
             continue
-        reason = f"the model's own initialization at this depth: x{factor:.4g}"
+        reason = f"factor of the model's initialization at this depth: x{factor:.4g}"
         result[name] = replace(drafts[name], own_depth=factor).because(reason)
         factors_by_stack.setdefault(stack_of(name), []).append(factor)
     notes = [with_code(note, "depth-not-scaled")]
     if factors_by_stack:
         stacks = [f"{stack} {_range(values)}" for stack, values in factors_by_stack.items()]
         message = (
-            "initial sizes depend on the depth in the model's own code, and this is kept:"
+            "the model's code lets initial sizes depend on the depth, and the plan does the same:"
             f" {', '.join(stacks)}"
         )
         notes.append(with_code(message, "own-depth-kept"))

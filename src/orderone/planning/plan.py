@@ -377,7 +377,7 @@ class Plan:
 
     @property
     def start(self) -> StartReport:
-        """Initial sizes of the base beside order one: what is too small or too large.
+        """Initial sizes of the base, compared with the sizes that make outputs of order one.
 
         `measure_start` adds activations, attention scores and logits.
         """

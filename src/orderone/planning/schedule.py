@@ -58,7 +58,7 @@ def check(
     if scheduler is not None and _inner(scheduler) is not optimizer:
         raise InputError("scheduler: it belongs to another optimizer", argument="scheduler")
     if not is_proportional(rates := _rates(optimizer), wanted):
-        message = _message("now", rates, wanted, scheduler)
+        message = _message("before the first step", rates, wanted, scheduler)
         raise BrokenRatios(message, "broken-ratios", argument="optimizer")
     if scheduler is None:
         return
@@ -68,7 +68,7 @@ def check(
     step = 0
     for step, rates in enumerate(_simulate(optimizer, scheduler, length), 1):
         if not is_proportional(rates, wanted):
-            message = _message(f"after {step} steps", rates, wanted, scheduler)
+            message = _message(f"after step {step}", rates, wanted, scheduler)
             raise BrokenRatios(message, "broken-ratios", argument="scheduler")
     if step == 0 and length:
         raise InputError(
@@ -93,7 +93,7 @@ def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
         wanted.append(float(group.get("initial_lr", group["lr"])))
     for step, rates in enumerate(_simulate(optimizer, scheduler, _length(scheduler)), 1):
         if not is_proportional(rates, wanted):
-            message = _message(f"after {step} steps", rates, wanted, scheduler)
+            message = _message(f"after step {step}", rates, wanted, scheduler)
             raise BrokenRatios(message, "broken-ratios", argument="scheduler")
 
 
@@ -371,14 +371,18 @@ def _message(when: str, rates: Sequence[float], wanted: Sequence[float], schedul
     by_factor = _by_factor(rates, wanted)
     low = by_factor[min(by_factor)]
     high = by_factor[max(by_factor)]
-    difference = (
-        f"{low[0]:.5g} and {high[0]:.5g}, where the plan has {low[1]:.5g} and {high[1]:.5g}"
-    )
     return (
-        f"the learning rates of the groups do not have the ratios of the plan {when}:"
-        f" {difference}."
+        f"the learning rates of the groups do not have the ratios of the plan {when}: two groups"
+        f" have {_pair(low[0], high[0])}; in the plan they have {_pair(low[1], high[1])}."
         f" {_remedy(scheduler, wanted)}"
     )
+
+
+def _pair(first: float, second: float) -> str:
+    pair = f"{first:.5g} and {second:.5g}"
+    if not second:
+        return pair
+    return f"{pair} (ratio {first / second:.4g})"
 
 
 def _remedy(scheduler: Any, wanted: Sequence[float]) -> str:

@@ -27,7 +27,7 @@ from math import isfinite
 from numbers import Real
 from typing import Annotated, Generic, TypeAlias, TypeVar
 
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, as_passed
 from orderone.core.inputs import UserInput
 from orderone.core.roles import ROLES, Role
 
@@ -149,8 +149,8 @@ class PerTensor(Generic[V]):
         else:
             role = ""
         raise InputError(
-            f"{self.name}: no key fits {tensor.name}{role}; add {DEFAULT!r}, the value of all other"
-            f" tensors (in the space of a sweep: {self.name!r})",
+            f"{self.name}: no key matches {tensor.name}{role}; add the key {DEFAULT!r}, the value"
+            f" of all other tensors (in the space of a sweep: {self.name!r})",
             argument=self.name,
         )
 
@@ -161,10 +161,10 @@ class PerTensor(Generic[V]):
         for key, matching in self._matches(tensors):
             if any(tensor.trained for tensor in matching):
                 continue
-            message = f"{self.name}: no tensor fits the key {key!r}"
+            message = f"{self.name}: the key {key!r} matches no tensor"
             if matching:
                 message = (
-                    f"{self.name}: the key {key!r} fits only frozen tensors"
+                    f"{self.name}: the key {key!r} matches only frozen tensors"
                     f" ({matching[0].name}, ...), which are not trained"
                 )
             raise InputError(message + self._hint(key, tensors), "unknown-name", argument=self.name)
@@ -276,8 +276,8 @@ def _read_key(name: str, key: object) -> str:
         )
     if key == Role.FIXED:
         raise InputError(
-            f"{name}: {key!r} cannot be a key, because relative to a base of the same size every"
-            " tensor is fixed; use names or patterns of tensors",
+            f"{name}: the role {key!r} cannot be a key, because which tensors are fixed depends on"
+            " the base; use names or patterns of tensors",
             "unknown-name",
             argument=name,
         )
@@ -297,7 +297,8 @@ def nonnegative(value: object, name: str, argument: str | None = None) -> float:
     """Return `value` as a float; raise an InputError unless it is finite and at least 0."""
     if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value) or value < 0:
         raise InputError(
-            f"{name}: expected a number, zero or more; got {value!r}", argument=argument or name
+            f"{name}: expected a number, zero or more; got {as_passed(value)}",
+            argument=argument or name,
         )
     return float(value)
 

@@ -67,8 +67,8 @@ class StartReport:
             ratios = sorted(size.ratio for size in off)
             note = (
                 f"{len(off)} of {len(self.sizes)} matrices and tables of the base start too"
-                f" {verdict}: {ratios[0]:.3g} to {ratios[-1]:.3g} of order one; init='fan-in'"
-                " starts base and target at order one"
+                f" {verdict}: {ratios[0]:.3g} to {ratios[-1]:.3g} times the size for outputs of"
+                " order one, with which init='fan-in' starts"
             )
             if verdict == "small":
                 result.append(with_code(note, "start-too-small"))

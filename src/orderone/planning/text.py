@@ -20,8 +20,8 @@ COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps"
 NUMBERS = ("mult", "lr", "wd", "eps")
 LEGEND = (
     "init: RMS of the initial values (=1: all are 1); wd: weight decay; mult: factor of a hook in"
-    " the forward pass (1: none); eps scales like the predicted gradient; group: tensors with equal"
-    " lr, wd, eps"
+    " the forward pass (1: none); grows: fan-in (in) and fan-out (out), model over base; eps scales"
+    " like the predicted gradient; group: tensors with equal lr, wd, eps"
 )
 
 

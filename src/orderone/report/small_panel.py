@@ -216,7 +216,7 @@ def _title(axes: Axes, row: Row) -> None:
 def _numbers(row: Row) -> str:
     if not np.isfinite(row["exponent"]):
         return ""
-    words = f"{row['exponent']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
+    words = f"{row['exponent']:+z.2f} [{row['low']:+z.2f}, {row['high']:+z.2f}]"
     if np.isfinite(row["predicted"]):
         words += f" vs {row['predicted']:.3g}"
     return words.replace("-", "\N{MINUS SIGN}")

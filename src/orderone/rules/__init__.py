@@ -14,6 +14,7 @@ from orderone.rules.parameterizations import (
     custom,
     from_alignment,
     get,
+    is_known,
     names,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "custom",
     "from_alignment",
     "get",
+    "is_known",
     "names",
 ]

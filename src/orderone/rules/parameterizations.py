@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Protocol, runtime_checkable
 
-from orderone.core.errors import one_of
+from orderone.core.errors import InputError, one_of
 from orderone.core.exact import ZERO
 from orderone.core.inputs import ExponentsInput, Name, UserInput
 from orderone.core.roles import Role
@@ -219,6 +219,15 @@ def table(name: Name) -> RuleTable:
         if installed is not None:
             return installed
     return TABLES[one_of(name, TABLES, "rule")]
+
+
+def is_known(name: Name) -> bool:
+    """Return whether `get` knows this name: of a table, of a strategy or of an installed rule."""
+    try:
+        table(name)
+    except InputError:
+        return False
+    return True
 
 
 def _with_largest_rates(

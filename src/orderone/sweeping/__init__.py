@@ -1,5 +1,6 @@
 """Sweeps of small models, and tests whether their best learning rate transfers to large ones."""
 
+from orderone.sweeping.combinations import Transfers
 from orderone.sweeping.multipliers import multipliers
 from orderone.sweeping.options import Execution, Search, Training
 from orderone.sweeping.result import ClusterLost, Interrupted, Sweep
@@ -20,6 +21,7 @@ __all__ = [
     "Sweep",
     "Training",
     "Transfer",
+    "Transfers",
     "log_grid",
     "multipliers",
     "schedule",

@@ -74,9 +74,12 @@ def _checked(frame: object) -> "pd.DataFrame":
     if rate_columns(frame):
         missing = [name for name in missing if name != "lr"]
     if missing:
+        remedy = "rename your column"
+        if missing[0] == "lr":
+            remedy = f"{remedy}, or sweep the learning rate: space={{'lr': [...]}}"
         raise InputError(
             f"frame: expected a column {missing[0]!r}, got {', '.join(map(str, frame.columns))};"
-            " rename your column",
+            f" {remedy}",
             "frame-needs-column",
             argument="frame",
         )
@@ -250,10 +253,11 @@ def _check_constant(frame: Rows, axis: str, setting: str) -> None:
         if name in (*FREE, axis, setting, *results):
             continue
         if frame[name].nunique(dropna=False) > 1:
-            best = frame.loc[frame["loss"].astype(float).idxmin(), name]
+            best = frame[name].tolist()[int(np.argmin(_losses(frame)))]
             raise InputError(
                 f"frame: expected one {name} for all trainings, got {_values(frame[name])}; choose"
-                f" one, for example where={{{name!r}: {best!r}}}, which has the lowest loss",
+                f" one, for example where={{{name!r}: {best!r}}}, which has the lowest loss, or"
+                " call transfers() of a sweep, which studies every combination",
                 "choose-with-where",
                 argument="where",
             )

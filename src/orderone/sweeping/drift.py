@@ -27,7 +27,7 @@ from orderone.core.errors import with_code
 from orderone.core.inputs import Name
 from orderone.core.roles import MATRIX_ROLES, ROLES
 from orderone.optimizers.table import law_name
-from orderone.rules import get, names
+from orderone.rules import get, is_known
 from orderone.rules.axes import DEPTH_RULES
 from orderone.sweeping.optimum import (
     ABOVE,
@@ -115,7 +115,7 @@ def _verdict(
 ) -> tuple[str, str, str]:
     low, high = interval
     missing = _missing(optima, inside, rates, axis)
-    drift = f"the drift is between {low:+.2f} and {high:+.2f} octaves per doubling"
+    drift = f"the drift is between {low:+z.2f} and {high:+z.2f} octaves per doubling"
     # A size with its optimum beyond the grid does not contradict a drift of the others.
     enough = missing is None or (len(inside) >= SIZES and rates >= RATES)
     if enough and (low > tolerance or high < -tolerance):
@@ -217,7 +217,7 @@ def predicted_drift(
         if depth in DEPTH_RULES:
             return (0.0, 0.0)
         return (math.nan, math.nan)
-    if rule not in names():
+    if not is_known(rule):
         return math.nan, math.nan
     law = law_name(optimizer)
     parameterization = get(rule, law)

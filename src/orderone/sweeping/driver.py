@@ -14,7 +14,7 @@ from orderone.optimizers.table import algorithm
 from orderone.seeding import seeded
 from orderone.sweeping.engine import Engine, groups, units
 from orderone.sweeping.executors import Executor, WorkersLost
-from orderone.sweeping.job import Built, Job
+from orderone.sweeping.job import BASE_SEED, Built, Job
 from orderone.sweeping.member import optimizer_options
 from orderone.sweeping.progress import Progress, progress_bar
 from orderone.sweeping.pruning import Pruner
@@ -218,12 +218,11 @@ class Driver:
 def _shared_notes(outcomes: Iterable[Outcome]) -> list[str]:
     """Return a note on state that trials share and change."""
     for outcome in outcomes:
-        names = outcome.facts.get("shared state")
-        if names is not None:
+        shared = outcome.facts.get("shared state")
+        if shared is not None:
             text = (
-                f"training changes {names}, which all trials of a process share: a trial starts"
-                " with what the trials before it have left, so that its losses may depend on their"
-                " order; keep such state in the model"
+                f"{shared}; a trial starts with what the trials before it in this process have"
+                " left, so that its losses may depend on their order; keep such state in the model"
             )
             return [with_code(text, "trials-share-state")]
     return []
@@ -283,10 +282,13 @@ def check_batch(job: Job, trials: list[Trial]) -> None:
 
 
 def _try_batch(job: Job, trial: Trial) -> None:
-    """Compute the loss of the example batch, as the training of a trial does."""
+    """Compute the loss of the example batch, as the training of a trial does.
+
+    The seed is always the same: what the pass leaves in caches must not depend on the first trial.
+    """
     device = torch.device(job.device)
     batch = job.source(trial).at(0, 0)
-    with seeded(trial.seed):
+    with seeded(BASE_SEED):
         model = job.built(trial.settings).model.to(device, job.settings.dtype)
         with job.settings.autocast(device):
             batch = moved(batch, device, job.precision)

@@ -158,10 +158,14 @@ def _check_enough(rule: str, inside: Sequence[Point], points: Sequence[Point], a
     sizes = {best.size for _, best in inside}
     if len(sizes) < SIZES:
         without = len({best.size for _, best in points}) - len(sizes)
-        more = f" ({without} without a best learning rate inside the grid)" if without else ""
+        outside = ""
+        remedy = f"add {axis}s"
+        if without:
+            outside = f" ({without} others have no best learning rate inside the grid)"
+            remedy = f"widen the grid of learning rates, or {remedy}"
         raise InputError(
-            f"forecast: {rule} has the loss of {len(sizes)} {axis}s{more}, and a power law with an"
-            f" offset needs {SIZES} or more; add {axis}s",
+            f"forecast: {rule} has the best loss of {len(sizes)} {axis}s{outside}, and a power law"
+            f" with an offset needs {SIZES} or more; {remedy}",
             "needs-more-sizes",
             argument=axis,
         )

@@ -21,6 +21,7 @@ from orderone.planning.build import Family, family
 from orderone.seeding import seeded, start_seed
 from orderone.sweeping.built_optimizer import BuiltOptimizer, read_optimizer
 from orderone.sweeping.member import Member, optimizer_options
+from orderone.sweeping.repeated_start import Start
 from orderone.sweeping.same_tensors import SameTensors
 from orderone.sweeping.trial import (
     AMOUNTS,
@@ -150,6 +151,8 @@ class Job:
     resume_checks: dict[str, tuple[bool, str | None]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    # by program: the first trial of this process that began with its first update
+    starts: dict[str, Start] = field(default_factory=dict, repr=False, compare=False)
     # by program: whether passes of trainings that cannot be stacked are compiled
     compile_decisions: dict[str, Decision] = field(default_factory=dict, repr=False, compare=False)
     _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -160,6 +163,7 @@ class Job:
         state.pop("settings", None)
         state.pop("described", None)
         state["_made"] = {}
+        state["starts"] = {}
         records = [nearest_record(algorithm(kind).torch_class) for kind in self.optimizers.values()]
         state["optimizer_records"] = [record for record in records if record is not None]
         return state

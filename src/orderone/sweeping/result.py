@@ -20,6 +20,7 @@ from orderone.training.outcome import Outcome
 if TYPE_CHECKING:
     import pandas
 
+    from orderone.sweeping.combinations import Transfers
     from orderone.sweeping.transfer import Transfer
 
 ARM = ("rule", "optimizer", "width", "depth", "batch_size", "steps")
@@ -123,7 +124,7 @@ class Sweep:
 
     @property
     def verified(self) -> "tuple[Verified, ...]":
-        """How each stack was proved equal to stand-alone runs, in the order of the trials."""
+        """Result of comparing each stack with stand-alone runs, in the order of the trials."""
         stacks: dict[tuple[object, ...], list[str]] = {}
         for key in self.trials:
             facts = self.outcomes[key].facts if key in self.outcomes else {}
@@ -183,12 +184,28 @@ class Sweep:
         """
         from orderone.sweeping.transfer import Transfer
 
+        return Transfer.from_frame(self._frame_with_tokens(), **self._study_options(options))
+
+    def transfers(self, **options: object) -> "Transfers":
+        """Make one transfer study for each combination of the other settings that vary.
+
+        Use it if the space has more than learning rates, rules and seeds: {"weight_decay": ...,
+        "init": ...}. `options` are those of `Transfer.from_frame`, without `where`.
+        """
+        from orderone.sweeping.combinations import Transfers
+
+        return Transfers.from_frame(self._frame_with_tokens(), **self._study_options(options))
+
+    def _study_options(self, options: Mapping[str, object]) -> dict[str, Any]:
         keywords: dict[str, Any] = {**self._job_options(), **options}
         keywords.setdefault("histories", {key: out.losses for key, out in self.outcomes.items()})
+        return keywords
+
+    def _frame_with_tokens(self) -> Any:
         frame = self.frame
         if self.job is not None and self.job.sweeps_steps and "tokens" not in frame:
-            frame = frame.assign(tokens=[self._tokens(key) for key in frame["key"]])
-        return Transfer.from_frame(frame, **keywords)
+            return frame.assign(tokens=[self._tokens(key) for key in frame["key"]])
+        return frame
 
     def _tokens(self, key: str) -> int:
         """Return the number of tokens that a trial was meant to see; samples, without tokens."""

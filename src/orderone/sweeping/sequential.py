@@ -13,15 +13,15 @@ import torch
 from orderone.seeding import preserved, seeded, set_seed
 from orderone.sweeping.job import Job
 from orderone.sweeping.member import Member
+from orderone.sweeping.shared_state import SharedState
 from orderone.sweeping.trial import Trial
 from orderone.sweeping.trial_checkpoint import StartAgain, TrialCheckpoint
-from orderone.training.code_state import fresh_caches, global_texts
+from orderone.training.code_state import fresh_caches
 from orderone.training.compiled_pass import CompilableStep, PassCompiler
 from orderone.training.fresh_loss import fresh_loss
 from orderone.training.loop import LossReport, TrainingLoop
 from orderone.training.outcome import Outcome, make_outcome
 from orderone.training.replayed_step import ReplayedStep
-from orderone.training.resume_check import changed
 from orderone.training.step import Step, current_rates
 from orderone.training.world import single_process
 
@@ -73,9 +73,7 @@ def _train(
     loop, checkpoint = prepare(job, trial, report, folder)
     compiler = _compiler(job, trial, passes)
     _let_compile(loop, compiler)
-    # a trial before this one has filled caches; what changes again is state that trials share
-    again = job.warned(f"trained {trial.program}")
-    shared = global_texts(loop.step.module, job.loss) if again else {}
+    shared = SharedState(job, trial, loop)
     # dropout does not depend on what was built before, nor do caches
     with seeded(trial.seed), fresh_caches(loop.step.module, loop.step.loss_function):
         if checkpoint is not None:
@@ -85,7 +83,8 @@ def _train(
                 loop, checkpoint = prepare(job, trial, report, folder)
                 _let_compile(loop, compiler)
                 set_seed(trial.seed)
-        loop.run(checkpoint)
+        with shared.watched(loop, outputs=compiler is None):
+            loop.run(checkpoint)
     facts: dict[str, object] = {
         "engine": "alone",
         "device": str(loop.world.device),
@@ -94,10 +93,9 @@ def _train(
     if compiler is not None and compiler.decision is not None:
         facts["compiled"] = compiler.compiles
         facts["compile choice"] = compiler.decision.reason
-    if again:
-        names = changed(shared, global_texts(loop.step.module, job.loss))
-        if names:
-            facts["shared state"] = " and ".join(names[:3])
+    changes = shared.changes(loop, lambda first: _beginning(job, first))
+    if changes is not None:
+        facts["shared state"] = changes
     if loop.step.scale is not None:
         facts["skipped updates"] = int(loop.step.scale.skipped)
     return make_outcome(
@@ -154,8 +152,7 @@ def _checkpoint(job: Job, trial: Trial, folder: Path) -> TrialCheckpoint:
 
     def other() -> TrainingLoop:
         with preserved():
-            member = job.member(trial)
-        return TrainingLoop(make_step(job, trial, member, Step), check_each_loss=True)
+            return _beginning(job, trial)
 
     known, lost = job.resume_checks.get(trial.program, (False, None))
     return TrialCheckpoint(
@@ -166,6 +163,11 @@ def _checkpoint(job: Job, trial: Trial, folder: Path) -> TrialCheckpoint:
         lost=lost,
         checked=lambda found: job.resume_checks.update({trial.program: (True, found)}),
     )
+
+
+def _beginning(job: Job, trial: Trial) -> TrainingLoop:
+    """Return the training of a trial before its first update, not compiled or captured."""
+    return TrainingLoop(make_step(job, trial, job.member(trial), Step), check_each_loss=True)
 
 
 def make_step(job: Job, trial: Trial, member: Member, kind: type[Step]) -> Step:

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from orderone import rules
-from orderone.core.errors import InputError, one_of
+from orderone.core.errors import InputError
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
@@ -259,7 +259,7 @@ def _read_rules(
         composed = find_composition(rule)
         user_rule = composed or rule
         if not isinstance(user_rule, (Parameterization, Composition)):
-            rule_names.append(one_of(rule, rules.names(), "rule"))
+            rule_names.append(rules.get(cast("str", rule)).name)
             continue
         if composed is not None and user_rule.name in rule_names:
             raise InputError(

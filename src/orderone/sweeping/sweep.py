@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from inspect import signature
 from os import PathLike
 from typing import Any
 
@@ -204,7 +205,7 @@ def sweep(
     """
     del training, search, execution  # `accepts_groups` has spread them over the keywords
     for option in plan_options:
-        one_of(option, PLAN_OPTIONS, "option of sweep or plan")
+        one_of(option, PLAN_OPTIONS, "option of sweep or plan", also=signature(sweep).parameters)
     fixed = {"lr": lr, "weight_decay": weight_decay, "init_scale": init_scale, "init": init}
     first_optimizer = "adamw" if optimizer is None else optimizer
     read = read_space(space, widths, depths, rule, first_optimizer, fixed)

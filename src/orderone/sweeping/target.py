@@ -282,15 +282,15 @@ def _extrapolated(largest: Optimum, drift: Drift, size: int, tolerance: float) -
     high = drift.high
     if drift.verdict == MOVES:
         slope = drift.slope
-        why = f"extrapolated by {slope:+.2f} octaves per doubling, since the best lr moves"
+        why = f"extrapolated by {slope:+z.2f} octaves per doubling, since the best lr moves"
     else:
         full, worst = drift.predicted
         certain = drift.verdict == TRANSFERS or _moves(drift, tolerance)
         slope = drift.slope if certain else full
         which = "measured" if certain else "predicted, since the measured drift is uncertain"
         why = (
-            f"extrapolated by {slope:+.2f} octaves per doubling ({which}): theory predicts that the"
-            f" best lr of {drift.rule} moves by {full:g} to {worst:g}"
+            f"extrapolated by {slope:+z.2f} octaves per doubling ({which}): theory predicts that"
+            f" the best lr of {drift.rule} moves by {full:g} to {worst:g}"
         )
         if np.isfinite(drift.error):
             low = min(low, full, worst)
@@ -322,8 +322,8 @@ def _check_evidence(
     extrapolated = choice.source == EXTRAPOLATED
     if not extrapolated and _moves(drift, tolerance):
         reason = (
-            f"the best lr seems to move by {drift.slope:+.2f} octaves per doubling, but this is not"
-            f" certain: {drift.why}"
+            f"the best lr seems to move by {drift.slope:+z.2f} octaves per doubling, but this is"
+            f" not certain: {drift.why}"
         )
         raise InputError(f"{start}{reason}; {remedy}", "no-learning-rate", argument=axis)
     for optimum in optima:

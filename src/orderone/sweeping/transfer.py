@@ -452,8 +452,8 @@ class Transfer:
         """Test whether the normalized loss curves of all sizes coincide within the noise of seeds.
 
         The curves are those of one learning rate of the grid: by default the one nearest to the
-        best of the smallest size, which one would carry to the others. `offset` is subtracted from
-        all losses, for example an irreducible loss.
+        best of the smallest size. `offset` is subtracted from all losses, for example an
+        irreducible loss.
         """
         name = self._rule(rule)
         if not self.histories:

@@ -22,7 +22,7 @@ NEEDS = {
     "drift-too-uncertain": "needs more seeds, {axis}s or learning rates",
     "loss-rises": "none: the loss rises with {axis}",
     "history-too-short": "needs longer training",
-    "no-learning-rate": "needs a learning rate that all {axis}s share",
+    "no-learning-rate": "needs a best learning rate inside the grid, run with all {axis}s",
 }
 
 
@@ -155,8 +155,8 @@ def slope(drift: Drift) -> str:
     if math.isnan(drift.slope):
         return "-"
     if math.isinf(drift.low):
-        return f"{drift.slope:+.2f}"
-    return f"{drift.slope:+.2f} [{drift.low:+.2f}, {drift.high:+.2f}]"
+        return f"{drift.slope:+z.2f}"
+    return f"{drift.slope:+z.2f} [{drift.low:+z.2f}, {drift.high:+z.2f}]"
 
 
 def predicted(drift: Drift) -> str:
@@ -196,7 +196,7 @@ def _left_out(octaves: float, cost: float) -> str:
     """Return `+0.05, +0.001`: the error in octaves, and its cost."""
     if math.isnan(octaves):
         return "-"
-    return f"{octaves:+.2f}, {_cost(cost)}"
+    return f"{octaves:+z.2f}, {_cost(cost)}"
 
 
 def _forecast(study: "Transfer", rule: str) -> str:

@@ -11,6 +11,7 @@ from orderone.theory.scaling import (
     language_constants,
     lr_factors,
     n_rescale,
+    vision_constants,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ __all__ = [
     "phase_diagram",
     "resnet_ode",
     "transformer",
+    "vision_constants",
 ]
 # Loaded on first use: these need numpy and scipy, `exponents` and `scaling` do not.
 __getattr__: Callable[[str], object] = lazy_names(

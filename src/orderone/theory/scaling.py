@@ -105,6 +105,24 @@ def language_constants(n: Count = 1024, mlp: Number = 4) -> dict[str, float]:
     }
 
 
+def vision_constants(mlp: Number = 4) -> dict[str, float]:
+    """Return the constants C_G of the Vision Transformer: S2 II.1.C.
+
+    Xavier's variance is 2 / (fan_in + fan_out), and queries, keys and values are one tensor. `mlp`
+    is the width of the MLP divided by n.
+    """
+    mlp = real(mlp, "mlp", above=0)
+    return {
+        "patch": 1.0,
+        "PE": 0.02**2,
+        **dict.fromkeys(("Q", "K", "V"), 1 / 2),
+        "U": 1 / 3,
+        "W": 2 / (mlp + 1),
+        "X": 2 * mlp / (mlp + 1),
+        "head": 1.0,
+    }
+
+
 def _fans(n: Count, n_in: Count, n_out: Count, mlp: Number) -> dict[str, tuple[Number, Number]]:
     """Return fan-in and fan-out of every group."""
     n = count(n, "n")

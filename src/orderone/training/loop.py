@@ -84,6 +84,7 @@ class TrainingLoop:
         self.seconds: float = 0.0
         self.stopped_at: int | None = None  # updates done when `report` stopped it
         self.monitor: SizeMonitor | None = None
+        self.after_update: Callable[[TrainingLoop], None] | None = None
         self.saved: list[int] = []  # updates done at each checkpoint
         self.structure: dict[str, str] = structure_of(step.module)  # at the start
 
@@ -109,6 +110,8 @@ class TrainingLoop:
         first = self.done
         while self.done < self.settings.steps:
             self.update()
+            if self.after_update is not None:
+                self.after_update(self)
             if checkpoint is not None and self.done == first + 2:
                 checkpoint.check(self)
             if not self._reading_due():

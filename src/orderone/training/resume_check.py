@@ -4,7 +4,7 @@ A model may keep state anywhere: a counter in an attribute, a tensor in a list, 
 after the first update, the state is loaded into another copy of the training as it was before it,
 as a new process would have it. Both make the second update. If they differ by more than rounding,
 a checkpoint would not continue this training. If the updates agree, but an attribute or a global
-variable that training changes does not, it may act later.
+variable that training changes does not, it may act later. So may a file that the update writes.
 """
 
 import copy
@@ -31,6 +31,7 @@ from orderone.training.stacked.alike import (
 )
 from orderone.training.stacked.value_text import text_of
 from orderone.training.step import compiled_module
+from orderone.training.written_files import written_files
 
 LARGEST = 1 << 30  # bytes of a model that is copied for this
 DEEP = 8  # levels of nested attributes that are compared, once in a study
@@ -45,6 +46,7 @@ class ResumeCheck:
         self.at_start: Mapping[str, str] = description(other.step.module)
         self.shared: list[str] = []  # attributes that both copies have in common, and change
         self.globals: Mapping[str, str] = {}  # before the second update
+        self.files: list[str] = []  # that the second update writes
         self.entangled: bool = False  # whether the copy uses tensors of the original
         self.later: str | None = None  # state that is not in a checkpoint, and has not acted yet
         self.doubt: str | None = None  # a difference that may be rounding
@@ -59,8 +61,10 @@ class ResumeCheck:
         gradients = _gradients(loop.step.module)
         with preserved(), fresh_caches(loop.step.module, loop.step.loss_function):
             restore_snapshot(self.other, (copies, record))
-            self.other.update()
+            with written_files() as files:
+                self.other.update()
             self.other.read_losses()
+        self.files = named_files(files)
         now = description(loop.step.module) | hook_texts(loop.step.module)
         self.shared = changed(here, now)
         self.globals = _globals_of(loop)
@@ -85,6 +89,7 @@ class ResumeCheck:
             *different_attributes(loop.step.module, self.other.step.module, exact=False),
             *changed(self.globals, _globals_of(loop)),
             *self._different_losses(loop),
+            *self.files,
         ]
         if not names and different is not None and different.unclear:
             self.doubt = (
@@ -107,7 +112,7 @@ class ResumeCheck:
         """Return the state that the other copy has otherwise, or that both share and change."""
         names = changed(self.globals, _globals_of(loop))
         names += different_attributes(loop.step.module, self.other.step.module)
-        names += self._different_losses(loop)
+        names += self._different_losses(loop) + self.files
         return later_text(names)
 
     def _different_losses(self, loop: TrainingLoop) -> list[str]:
@@ -163,6 +168,10 @@ def different_attributes(a: nn.Module, b: nn.Module, exact: bool | None = None) 
     return names
 
 
+def named_files(paths: Sequence[str]) -> list[str]:
+    return [f"the file {path}" for path in paths]
+
+
 def lost_text(names: Sequence[str], different: str | None) -> str:
     """Say that a checkpoint does not hold all state, where it is, and what differs."""
     where = "the model, its loss or its optimizer keeps state outside parameters and buffers"
@@ -208,11 +217,15 @@ def _not_copied(loop: TrainingLoop) -> str | None:
     """Return why there is no copy of a training to check it with."""
     if loop.world.size > 1:
         return f"the training consists of {loop.world.size} processes"
-    tensors = model_tensors(loop.step.module)
-    size = sum(x.numel() * x.element_size() for x in tensors.values())
+    size = model_bytes(loop.step.module)
     if size > LARGEST:
         return f"a copy of the model needs {size / 2**30:.1f} GiB, more than {LARGEST >> 30}"
     return None
+
+
+def model_bytes(module: nn.Module) -> int:
+    """Return the size of parameters and buffers."""
+    return sum(x.numel() * x.element_size() for x in model_tensors(module).values())
 
 
 def copy_of(loop: TrainingLoop) -> TrainingLoop | None:

@@ -305,6 +305,14 @@ def _identity(
     }
 
 
+def _is_optimizer(optimizer: object) -> bool:
+    """Return whether this has groups of parameters; optimizers of some libraries derive from none.
+
+    A class has them only as a declaration.
+    """
+    return not isinstance(optimizer, type) and hasattr(optimizer, "param_groups")
+
+
 def _check(model: object, optimizer: UserOptimizer, strategy: Name | None) -> None:
     module = model.bound() if isinstance(model, Plan) else model
     if isinstance(module, nn.Module) and any(p.is_meta for p in module.parameters()):
@@ -328,7 +336,7 @@ def _check(model: object, optimizer: UserOptimizer, strategy: Name | None) -> No
             "train-needs-optimizer",
             argument="optimizer",
         )
-    if isinstance(optimizer, (str, type)):
+    if optimizer is not None and not _is_optimizer(optimizer):
         raise InputError(
             f"optimizer: expected an optimizer of the model's parameters, got {optimizer!r};"
             " pass torch.optim.AdamW(model.parameters()), or a plan: o1.plan(model, base=...,"

@@ -169,6 +169,57 @@ def test_tiles_and_the_preconditioner():
     assert with_factor.steps < plain.steps / 2
 
 
+def test_tiles_are_computed_once_if_they_are_kept(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("orderone.measure.kernels.triangle.STRIP_NUMBERS", 900)
+    points = np.random.default_rng(0).normal(size=(300, 5)).astype("float32")
+    net = kernels.Sequential(kernels.Dense(2.0, 0.1), kernels.Activation("relu"), kernels.Dense())
+    part = kernels.tiles(net, points)
+    computed: list[int] = []
+
+    def tile(rows: slice, columns: slice) -> np.ndarray:
+        found = part(rows, columns)
+        if found.shape[0] > 1 and found.shape[1] > 1 and columns.stop == 300:
+            computed.append(found.size)
+        return found
+
+    path = tmp_path / "kernel"
+    y = np.sin(points[:, 0])
+    kept = KernelRegression(Tiles(300, tile, path), y, 0.01, rank=50)
+    assert sum(computed) < 300 * 301 / 2 + 300 * 32  # one pass, and the tiles of the diagonal
+    assert path.stat().st_size < 4 * (300 * 301 / 2 + 300 * 32)
+    expected = np.linalg.solve(kernel_of(points.astype(float)).nngp + 0.01 * np.eye(300), y)
+    np.testing.assert_allclose(kept.coefficients[:, 0], expected, rtol=1e-3, atol=1e-3)
+    posterior = kept.covariance(part(slice(0, 3), slice(0, 300)), part(slice(0, 3), slice(0, 3)))
+    assert (np.linalg.eigvalsh(posterior.numpy()) > 0).all()
+    with refuses("invalid-argument", argument="kernel"):
+        KernelRegression(Tiles(300, tile, path), y, 0.01)
+    path.write_bytes(path.read_bytes()[:-8])
+    with refuses("invalid-argument", argument="kernel"):
+        kept.covariance(part(slice(0, 3), slice(0, 300)), part(slice(0, 3), slice(0, 3)))
+
+
+def test_single_precision_takes_no_more_steps():
+    """The largest eigenvalue is 1e6 times the ridge: vectors need double precision."""
+    points = np.random.default_rng(0).normal(size=(800, 8))
+    k = kernel_of(points).nngp
+    y = np.sin(points[:, 0])
+    steps = []
+    for dtype in ("float64", "float32"):
+        options = {"method": "cg", "rank": 200, "tolerance": 1e-3}
+        found = KernelRegression(k.astype(dtype), y.astype(dtype), 3e-4, **options)
+        steps.append(found.steps)
+        assert found.coefficients.numpy().dtype == dtype
+    assert steps[1] <= steps[0] + 2
+
+
+def test_numbers_that_are_none_are_refused():
+    k = np.eye(40) + np.diag(np.full(39, np.nan), 1)
+    with refuses("invalid-argument", argument="kernel"):
+        KernelRegression(k, np.ones(40), 0.1, method="cg", rank=4)
+    with refuses("not-solved", argument="iterations"):
+        KernelRegression(k, np.ones(40), 0.1, method="cg", rank=0, iterations=3)
+
+
 def test_singular_kernels_are_refused():
     k = np.ones((3, 3))
     with refuses("needs-ridge", argument="ridge"):
@@ -201,7 +252,7 @@ def test_ensemble_of_trained_networks():
 @pytest.mark.parametrize("method", ["cholesky", "cg"])
 @pytest.mark.parametrize("form", ["array", "tiles"])
 def test_only_the_upper_triangle_is_read(method, form, monkeypatch):
-    monkeypatch.setattr("orderone.measure.kernels.regression.TILE_NUMBERS", 900)
+    monkeypatch.setattr("orderone.measure.kernels.triangle.STRIP_NUMBERS", 900)
     rng = np.random.default_rng(0)
     points = rng.normal(size=(300, 5))
     k = kernel_of(points).ntk

@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from support.errors import refuses
 
 from orderone import InputError
 from orderone.theory import kernels
@@ -66,3 +67,21 @@ def test_refusals(argument, call):
     with pytest.raises(InputError) as caught:
         call()
     assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize("kernel", ["nngp", "ntk"])
+def test_tiles_are_parts_of_the_kernel(kernel, monkeypatch):
+    monkeypatch.setattr("orderone.theory.kernels.large.PAIRS_HELD", 50)
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    X[7] = X[3]
+    expected = getattr(NET(kernels.inputs(X)), kernel)
+    tile = kernels.tiles(NET, X, kernel)
+    parts = [(0, 60, 0, 60), (3, 9, 20, 40), (20, 40, 3, 9), (5, 30, 10, 20), (7, 8, 3, 4)]
+    for first, last, left, right in parts:
+        found = tile(slice(first, last), slice(left, right))
+        np.testing.assert_allclose(found, expected[first:last, left:right], rtol=1e-12, atol=1e-13)
+    assert tile(slice(4, 4), slice(0, 3)).shape == (0, 3)
+    with refuses("unknown-name", argument="kernel"):
+        kernels.tiles(NET, X, "tangent")
+    with refuses("invalid-argument", argument="net"):
+        kernels.tiles(kernels.AveragePool(), X)

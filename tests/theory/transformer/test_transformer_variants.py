@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from support.errors import refuses
 
 from orderone import theory
 from orderone.core.errors import InputError
 from orderone.measure.kernels import empirical_ntk
+from orderone.nn import VisionTransformer
 from orderone.theory import transformer
 from orderone.theory.transformer import blocks
 from orderone.theory.transformer.stream import Stream
@@ -174,3 +176,19 @@ def test_names_of_constants():
     assert theory.LANGUAGE_STD == 0.02
     assert theory.n_rescale("neural-tangent", 64) == 1 / 8
     assert theory.n_rescale("maximal-update", 64) == 1 / 64
+
+
+def test_constants_of_the_vision_transformer_are_those_of_its_tensors():
+    """S2 II.1.C: Xavier's variance, with queries, keys and values as one tensor."""
+    n, mlp = 256, 2
+    C = theory.vision_constants(mlp)
+    assert C["W"] == pytest.approx(n * 2 / (n + mlp * n))
+    assert C["X"] == pytest.approx(mlp * n * 2 / (n + mlp * n))
+    assert C["Q"] == pytest.approx(n * 2 / (n + 3 * n))
+    model = VisionTransformer(image=8, patch=4, classes=4, width=n, heads=4, depth=1, mlp=mlp)
+    block = model.layers[0]
+    for group, weight in (("Q", block.attention.query), ("W", block.mlp.up), ("X", block.mlp.down)):
+        variance = weight.weight.detach().square().mean().item()
+        assert variance * weight.in_features == pytest.approx(C[group], rel=0.03)
+    with refuses("invalid-argument", argument="mlp"):
+        theory.vision_constants("wide")

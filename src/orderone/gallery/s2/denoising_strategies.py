@@ -23,7 +23,7 @@ from orderone.gallery.frames import Frame
 from orderone.gallery.s2.strategy_runs import Point, Training, effective, points_of, train
 from orderone.gallery.subsets import sentence_subset
 from orderone.nn import EncoderDecoder
-from orderone.nn.transformer.language import language_scales
+from orderone.theory import language_constants
 
 COMPARED = ("standard", "neural-tangent")
 
@@ -69,7 +69,7 @@ def task(settings: Settings) -> Denoising:
 
 def scales(strategy: str, width: int) -> Mapping[str, float]:
     """Return initial scales: deviation 0.02, except words of variance 1 in neural-tangent."""
-    C = language_scales(width)
+    C = language_constants(width)
     del C["head"]  # tied
     return C if strategy == "standard" else C | {"WE": 1.0}
 

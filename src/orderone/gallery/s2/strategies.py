@@ -17,8 +17,6 @@ from orderone import nn, theory
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Records
 from orderone.gallery.frames import Frame
 from orderone.gallery.s2.strategy_runs import MLP, STRATEGIES, Point, Training, optimizer_of
-from orderone.nn.transformer.language import STANDARD_STD, language_scales
-from orderone.nn.transformer.vision import vision_scales
 
 N_IN = 768
 N_OUT = 1000
@@ -112,7 +110,8 @@ def planned() -> pd.DataFrame:
     how = Training(1, 0, 1, "cosine", 0.999, 1e-8)
     for strategy in STRATEGIES:
         model = nn.vit_b16(depth=1)
-        optimizer = optimizer_of(model, Point(strategy, 1.0, 0.0, 0), how, vision_scales())
+        start = theory.vision_constants()
+        optimizer = optimizer_of(model, Point(strategy, 1.0, 0.0, 0), how, start)
         rate = {}
         for group in optimizer.param_groups:
             rate |= dict.fromkeys(map(id, group["params"]), group["lr"])
@@ -129,10 +128,11 @@ def numbers() -> pd.DataFrame:
     with_M = theory.lr_factors(
         "neural-tangent", "adamw", n=TABLE_WIDTH, n_in=N_IN, n_out=N_OUT, mlp=MLP
     )
+    words = theory.language_constants(1024, MLP)["WE"]
     rows = [
         ("20 · 768^(-3/2)", 0.94e-4, 20 * with_M["QKVU"]),
-        ("C_WE of BART", 0.02, language_scales(1024, MLP)["WE"]),
-        ("standard deviation of its words", STANDARD_STD, language_scales(1024, MLP)["WE"] ** 0.5),
+        ("C_WE of BART", 0.02, words),
+        ("standard deviation of its words", theory.LANGUAGE_STD, words**0.5),
         (
             "W, theory over table",
             1.0,

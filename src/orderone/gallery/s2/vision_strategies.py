@@ -31,7 +31,7 @@ from orderone.gallery.s2.strategy_runs import (
 )
 from orderone.gallery.subsets import image_subset
 from orderone.nn import VisionTransformer
-from orderone.nn.transformer.vision import vision_scales
+from orderone.theory import vision_constants
 
 NEIGHBOURS = ((1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0))  # octaves of lr and wd
 Place = tuple[int, int]
@@ -149,7 +149,7 @@ def _tried(settings: Settings, places: dict[str, list[Place]], seed: int = 0) ->
 
 def run(settings: Settings, points: Sequence[Point]) -> pd.DataFrame:
     """Train the points; add the epoch and `rate`, the learning rate of the attention matrices."""
-    C = vision_scales()
+    C = vision_constants()
     data = task(settings)
     curves: Frame = train(
         points, lambda _: model(settings), lambda _: C, data, settings.training, accuracy

@@ -64,7 +64,7 @@ class Context:
 
     def power(self, exponent: float) -> str:
         """Return a power of the size in words: `n^+0.50`."""
-        return f"{SYMBOLS[self.axis]}^{exponent:+.2f}"
+        return f"{SYMBOLS[self.axis]}^{exponent:+z.2f}"
 
 
 def read_context(study: StudyResult, facts: StudyFacts) -> Context:
@@ -182,8 +182,8 @@ def _say_broken_schedule(lines: Failed, context: Context) -> list[str]:
     fault = context.schedule_fault
     if not fault:
         fault = (
-            f"it sets the learning rate of {_names(lines)} to a number that does not scale with the"
-            " size (is it max_lr?)"
+            f"it sets the learning rate of {_names(lines)} to a number that does not follow the"
+            " plan (is it max_lr?)"
         )
     return [f"schedule: {fault}"]
 
@@ -204,7 +204,7 @@ def _unfinished_plan(failed: Failed, context: Context) -> Failed:
 
 
 def _say_unfinished_plan(lines: Failed, context: Context) -> list[str]:
-    return [f"the plan leaves this to you: {task}" for task in context.undone]
+    return [f"the plan cannot do this, change the model's code: {task}" for task in context.undone]
 
 
 def _unscaled_branches(failed: Failed, context: Context) -> Failed:
@@ -250,8 +250,8 @@ def _standard_parameterization(failed: Failed, context: Context) -> Failed:
 
 def _say_standard_parameterization(lines: Failed, context: Context) -> list[str]:
     return [
-        f"standard parameterization, not {context.rule}: updates are as large in wide models as in"
-        " narrow ones (one learning rate for everything)"
+        f"standard parameterization, not {context.rule}: learning rates do not change with the"
+        f" width as {context.rule} requires (one rate for all tensors and sizes)"
     ]
 
 
@@ -294,12 +294,11 @@ def _unscaled_scores(failed: Failed, context: Context) -> Failed:
 
 def _say_unscaled_scores(lines: Failed, context: Context) -> list[str]:
     first = lines[0]
-    size = "larger" if first.multiplier > 0 else "smaller"
     return [
-        f"attention scale: the forward code makes scores {size} than queries times keys divided by"
-        f" the head size, by {context.power(first.multiplier)}, and initial size and learning rate"
-        f" of {_names(lines)} do not compensate it: divide by the head size, and by no other power"
-        " of the width"
+        "attention scale: scores in the forward code are"
+        f" {context.power(first.multiplier)} times queries times keys / head size, and neither"
+        f" initial size nor learning rate of {_names(lines)} compensates this factor: divide by the"
+        " head size, and by no other power of the width"
     ]
 
 
@@ -409,11 +408,11 @@ def _normalized_readouts(failed: Failed, context: Context) -> Failed:
 def _say_normalized_readouts(lines: Failed, context: Context) -> list[str]:
     fastest = _fastest(lines)
     return [
-        f"a norm divides the output of {context.normalized[0]} by its size, which starts like"
-        f" {context.power(-0.5)}: changes behind the norm and gradients before it are too large by"
-        f" this power in the first steps ({_name(fastest)} grows like"
-        f" {context.power(fastest.exponent)}); let the size of this output grow with the width, or"
-        " normalize before the readout"
+        f"a norm divides the output of {context.normalized[0]} by its size, which is only"
+        f" {context.power(-0.5)} at the start. In the first steps this makes changes after the norm"
+        f" and gradients before it {context.power(0.5)} times too large ({_name(fastest)} grows"
+        f" like {context.power(fastest.exponent)}): normalize before the readout, or let the number"
+        " of entries of this output grow with the width"
     ]
 
 
@@ -429,14 +428,15 @@ def _say_loss_scale(lines: Failed, context: Context) -> list[str]:
     if lines[0].quantity == Quantity.GRADIENT:
         measured = context.power(lines[0].exponent)
         return [
-            f"loss: the gradients of all tensors scale like {measured} times those of"
-            f" {context.rule}, and the steps of this optimizer with them: is the loss"
-            " multiplied or divided by a size?"
+            f"loss: the gradients of all tensors are {measured} times those of {context.rule}, and"
+            " the steps of this optimizer are proportional to gradients: is the loss multiplied or"
+            " divided by a size?"
         ]
     return [
         f"loss: its gradient at the model's output scales like {context.power(lines[0].exponent)}"
-        f" instead of {context.power(lines[0].predicted)}, and the steps of this optimizer with it:"
-        " is the loss divided by a size, or is there a factor behind the model's output?"
+        f" instead of {context.power(lines[0].predicted)}, and the steps of this optimizer are"
+        " proportional to it: does the loss divide by a size, or is there a factor after the"
+        " model's output?"
     ]
 
 
@@ -449,12 +449,13 @@ def _say_damped_steps(lines: Failed, context: Context) -> list[str]:
     names = _names([line for line in lines if line.quantity == Quantity.UPDATE]) or "all tensors"
     measured = f"updates of {names} scale like {context.power(first.exponent)}"
     if first.quantity == Quantity.STEP:
-        measured = f"updates of {names} scale like {context.power(first.exponent)} times it"
+        factor = context.power(first.exponent)
+        measured = f"updates of {names} are {factor} times those that follow from learning rates"
     if context.follows_gradients:
         return [
-            f"clipped gradients: {measured}, not like learning rate times gradient: gradients are"
-            " clipped or rescaled to a fixed norm; let the limit scale with the size, or leave it"
-            " out"
+            f"clipped gradients: {measured}, so they are not proportional to learning rate times"
+            " gradient. Gradients are clipped or rescaled to a fixed norm: let the limit scale with"
+            " the size, or leave it out"
         ]
     return [
         f"small gradients: {measured}, although learning rates scale correctly: eps is not small"
@@ -495,9 +496,9 @@ def _say_small_inputs(lines: Failed, context: Context) -> list[str]:
     first = lines[0]
     return [
         f"the input of module {first.module!r} shrinks like {context.power(first.exponent)}, so"
-        " that it and everything behind it learns less in large models: look for a division before"
-        " it (a normalization to length one needs a factor sqrt(n), a softmax over channels a"
-        " factor n)"
+        " this module and all modules after it learn less in large models: look for a division"
+        " before it (a normalization to length one needs a factor sqrt(n), a softmax over channels"
+        " a factor n)"
     ]
 
 
@@ -526,8 +527,8 @@ def _say_small_output_gradients(lines: Failed, context: Context) -> list[str]:
     last = lines[-1]
     return [
         f"the gradient at the output of {_quoted(last.module)} shrinks like"
-        f" {context.power(last.exponent)} (at least {context.power(last.least)} is expected): what"
-        " comes behind it multiplies it by a number that shrinks with the width"
+        f" {context.power(last.exponent)} (at least {context.power(last.least)} is expected): code"
+        " after this module multiplies its output by a number that shrinks with the width"
     ]
 
 
@@ -584,9 +585,9 @@ def _say_growing_activations(lines: Failed, context: Context) -> list[str]:
     first = lines[0]
     fastest = _fastest(lines)
     return [
-        f"{_name(first)} is the first to grow ({context.power(first.exponent)}), {_name(fastest)}"
-        f" grows fastest ({context.power(fastest.exponent)}): look at what the forward code"
-        " multiplies there"
+        f"{_name(first)} is the first in the forward pass that grows"
+        f" ({context.power(first.exponent)}); {_name(fastest)} grows fastest"
+        f" ({context.power(fastest.exponent)}): look for a factor in the forward code there"
     ]
 
 

@@ -37,7 +37,7 @@ def common_excess(
     if abs(excess) > COMMON:
         verdict = Verdict.FAIL
         cause = (
-            f"updates of all tensors scale like {SYMBOLS[study.axis]}^{excess:+.2f} times what"
+            f"updates of all tensors scale like {SYMBOLS[study.axis]}^{excess:+z.2f} times what"
             " their learning rates imply"
         )
     yield Judgement(
@@ -60,7 +60,7 @@ def common_gradient(
     if abs(excess) > ROUGH:
         verdict = Verdict.FAIL
         cause = (
-            f"gradients of all tensors scale like {SYMBOLS[study.axis]}^{excess:+.2f} times those"
+            f"gradients of all tensors scale like {SYMBOLS[study.axis]}^{excess:+z.2f} times those"
             " of the rule"
         )
     yield Judgement(

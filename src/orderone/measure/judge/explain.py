@@ -32,14 +32,14 @@ def _about(line: Judgement, rule: str, axis: str) -> list[str]:
     texts = [f"{subject}: {line.quantity}, step {line.step}: {line.verdict}"]
     details = [f"measured: {row.measured}"]
     if not math.isnan(line.exponent):
-        interval = f"interval {line.low:+.2f} to {line.high:+.2f}"
+        interval = f"interval {line.low:+z.2f} to {line.high:+z.2f}"
         if row.kind == "exact":
             interval = "a known number"
-        details.append(f"exponent of {size}: {line.exponent:+.2f} ({interval})")
+        details.append(f"exponent of {size}: {line.exponent:+z.2f} ({interval})")
     prediction = f"prediction ({rule}): {_allowed(line, size)}: {row.prediction}"
     if line.reason == Reason.PREDICTED_GROWTH:
         prediction = (
-            f"prediction ({rule}): {size}^{line.predicted:+.2f}, which is growth; allowed:"
+            f"prediction ({rule}): {size}^{line.predicted:+z.2f}, which is growth; allowed:"
             f" {_allowed(line, size)}: {row.prediction}"
         )
     details.append(prediction)
@@ -59,9 +59,9 @@ def _allowed(line: Judgement, size: str) -> str:
     """Return the allowed exponents in words."""
     ends = []
     if math.isfinite(line.least):
-        ends.append(f"at least {size}^{line.least:+.2f}")
+        ends.append(f"at least {size}^{line.least:+z.2f}")
     if math.isfinite(line.bound):
-        ends.append(f"at most {size}^{line.bound:+.2f}")
+        ends.append(f"at most {size}^{line.bound:+z.2f}")
     if not ends and not math.isnan(line.predicted):
-        ends.append(f"{size}^{line.predicted:+.2f}")
+        ends.append(f"{size}^{line.predicted:+z.2f}")
     return " and ".join(ends) or "no dependence on the size"

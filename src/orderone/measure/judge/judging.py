@@ -234,9 +234,9 @@ def without_turns(
     if verdict_on_fit(largest, expected, axis).verdict == Verdict.FAIL:
         return failure
     reason = (
-        f"but the largest size of all {step} steps scales like"
-        f" {SYMBOLS[axis]}^{largest.exponent:+.2f}: steps of small models turn back; use a smaller"
-        " learning rate"
+        f"but the largest change during the {step} steps scales like"
+        f" {SYMBOLS[axis]}^{largest.exponent:+z.2f}: in small models, later steps undo earlier"
+        " ones; use a smaller learning rate"
     )
     return Finding(Verdict.UNCLEAR, f"{failure.cause}; {reason}")
 
@@ -294,10 +294,10 @@ def _gauge(expected: Expected, verdict: Verdict, size: str) -> str:
     """Explain why a size that is not of order one passes."""
     if verdict != Verdict.PASS or not expected.gauge_of:
         return ""
+    power = expected.bound if math.isfinite(expected.bound) else expected.exponent
     return (
-        f"right at {size}^{expected.bound:.3g}: the plan writes the factor of another layer into"
-        f" {expected.gauge_of} (gauge), as for a tied readout, whose own factor would also"
-        " scale the embedding"
+        f"{size}^{power:.3g} is correct here: the plan writes a factor of another layer or of the"
+        f" forward code into {expected.gauge_of} (gauge), for example the factor of a tied readout"
     )
 
 
@@ -411,8 +411,8 @@ def _reasons_for_unclear(study: StudyResult, lines: Sequence[Judgement]) -> list
 
 def _too_few(study: StudyResult) -> str:
     return (
-        f"inconclusive: {len(study.sizes)} {study.axis}s; at least {FEW} are needed to tell a slope"
-        " from a bend"
+        f"inconclusive: {len(study.sizes)} {study.axis}s were measured, and at least {FEW} are"
+        " needed to tell a power law from a bend; pass more"
     )
 
 
@@ -443,5 +443,5 @@ def _note_on_unjudged(unjudged: tuple[str, ...]) -> str:
     names = ", ".join(unjudged[:MOST_NAMES])
     if len(unjudged) > MOST_NAMES:
         names = f"{names} and {len(unjudged) - MOST_NAMES} more"
-    note = f"no line judges the learning rate of {names}; check.unjudged lists them"
+    note = f"this check did not judge the learning rate of {names}; check.unjudged lists all"
     return with_code(note, "unjudged-tensors")

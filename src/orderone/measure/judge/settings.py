@@ -96,7 +96,8 @@ class SettingsJudge:
         if len(zero) == len(rates):
             return  # no step changes it: `untrained_tensors` judges it
         if zero:
-            cause = f"the learning rate is zero at {self.study.axis} {zero[0]}, but not at others"
+            sizes = ", ".join(map(str, zero))
+            cause = f"the learning rate is zero at {self.study.axis} {sizes}, but not at others"
             yield known_line(name, Quantity.RATE, math.nan, math.nan, Verdict.FAIL, cause, row.role)
             return
         law = record_named(row.optimizer).update_law
@@ -337,7 +338,7 @@ class SettingsJudge:
         return max(gradients)
 
     def _power(self, exponent: float) -> str:
-        return f"{SYMBOLS[self.study.axis]}^{exponent:+.2f}"
+        return f"{SYMBOLS[self.study.axis]}^{exponent:+z.2f}"
 
     # --- facts ------------------------------------------------------------------------------------
 

@@ -160,7 +160,7 @@ def _faded(sized: "_FitInWords", expected: Expected, failure: Finding) -> Findin
     Growth that the rule itself predicts is no correction of finite size, and stays predicted.
     """
     weaker = (
-        f"{failure.cause}; at the larger half of the {sized.axis}s, however, only"
+        f"{failure.cause}; but the larger half of the {sized.axis}s gives only"
         f" {sized.power(sized.fit.upper)}"
     )
     if failure.reason == Reason.PREDICTED_GROWTH:
@@ -180,7 +180,7 @@ class _FitInWords(NamedTuple):
     axis: str
 
     def power(self, exponent: float) -> str:
-        return f"{SYMBOLS[self.axis]}^{exponent:+.2f}"
+        return f"{SYMBOLS[self.axis]}^{exponent:+z.2f}"
 
     @property
     def measured(self) -> str:
@@ -285,7 +285,10 @@ def without_cancellation(judgements: Sequence[Judgement]) -> list[Judgement]:
         start = (line.module, Quantity.OUTPUT, 0)
         change = (line.module, Quantity.CHANGE, line.step)
         if grows_later and start in healthy and change in healthy:
-            reason = "neither its initial value nor its change grows: they cancel in small models"
+            reason = (
+                "neither the initial value nor the change grows: in small models, the two partly"
+                " cancel"
+            )
             line = replace(line, verdict=Verdict.UNCLEAR, cause=f"{line.cause}; but {reason}")
         corrected.append(line)
     return corrected

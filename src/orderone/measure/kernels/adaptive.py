@@ -13,7 +13,6 @@ from typing import Annotated, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from orderone.core.errors import InputError, instance
 from orderone.core.inputs import Count, Number, UserInput
@@ -21,6 +20,7 @@ from orderone.core.reals import real
 from orderone.measure.kernels.empirical import Model, Outputs, SelectInput, empirical_ntk
 from orderone.measure.kernels.examples import Inputs
 from orderone.measure.kernels.groups import trained_parameters
+from orderone.measure.kernels.substituted import call_at
 
 # name of a parameter -> tensor; rates may be numbers
 Gradients: TypeAlias = Annotated[Mapping[str, Tensor] | None, UserInput]
@@ -45,7 +45,7 @@ class _Rescaled(nn.Module):
         moved = {}
         for name, step in zip(self.names, self.steps, strict=True):
             moved[name] = parameters[name].detach() + self._scales[name] * step
-        return functional_call(model, moved, args, kwargs)
+        return call_at(model, moved, args, kwargs)
 
 
 def empirical_adam_ntk(

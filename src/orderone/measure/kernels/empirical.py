@@ -35,12 +35,14 @@ from orderone.measure.kernels.products import ntk_by_products, products_agree
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import draws_randomly
 from orderone.observe.inventory import unwrap
+from orderone.observe.recomputed import without_recomputation
 from orderone.observe.trace import undisturbed
 
 Model: TypeAlias = Annotated[nn.Module, UserInput]
 Outputs: TypeAlias = Annotated[Literal["all", "trace", "mean"] | int | tuple[int, ...], UserInput]
 SelectInput: TypeAlias = Annotated[Select | None, UserInput]
 ALL = "everything"  # the group of all parameters
+TOGETHER = 4  # examples that are compared with each of them alone
 
 
 @overload
@@ -145,9 +147,9 @@ def empirical_nngp(
     select: SelectInput = None,
     batch: Count = 128,
 ) -> Tensor:
-    """Return products of the outputs of examples, K = f(x1) f(x2), as the NTK's `outputs` say.
+    """Return the empirical NNGP kernel, the products f(x1) f(x2) of the outputs of examples.
 
-    `batch` examples run at a time.
+    `outputs` and `select` are those of `empirical_ntk`. `batch` examples run at a time.
     """
     batch = count(batch, "batch")
     model = unwrap(instance(model, nn.Module, "model", "pass a PyTorch model"))
@@ -175,6 +177,8 @@ def _outputs_of(
         rows = examples.rows(slice(first, first + batch))
         output = _run(model, examples, rows, select)
         shape = output.shape[1:]
+        if first == 0:
+            _check_alone(model, examples, rows, output, select)
         parts.append(accurate(output.reshape(output.shape[0], -1)))
     return torch.cat(parts), shape
 
@@ -281,7 +285,7 @@ class _Problem:
         if not self.reading.trace:
             shape = (*shape, outputs, outputs)
         parameter = next(iter(self.function.parameters.values()))
-        like = accurate(parameter.detach())
+        like = accurate(parameter.detach()).real
         kernels = {group: like.new_zeros(shape) for group in self.groups}
         explicit = self.costs.explicit
         left = right = None
@@ -374,13 +378,14 @@ def _problem(
 ) -> Iterator[_Problem]:
     """Read the arguments and look at the model, which is in eval mode in the meantime."""
     model = unwrap(instance(model, nn.Module, "model", "pass a PyTorch model"))
+    check_tables(model)
     parameters = trained_parameters(model)
     table = {ALL: list(parameters)} if groups is None else read_groups(groups, parameters)
     wanted = {name for names in table.values() for name in names}
     parameters = {name: p for name, p in parameters.items() if name in wanted}
     device = next(iter(parameters.values())).device
     bound = working_memory(memory, device)
-    with undisturbed(model):
+    with undisturbed(model), without_recomputation():
         left = read_examples(x1, model, "x1")
         right = left if x2 is None else read_examples(x2, model, "x2")
         shape = _checked(model, left, select)
@@ -408,6 +413,24 @@ def _problem(
         yield _Problem(function, left, right, shape, reading, table, size, choice, method)
 
 
+def check_tables(model: nn.Module) -> None:
+    """Raise an InputError for tables whose rows are no parameters of a fixed function."""
+    for name, module in model.named_modules():
+        if getattr(module, "scale_grad_by_freq", False):
+            raise InputError(
+                f"model: expected gradients that do not depend on the batch, got {name!r} with"
+                " scale_grad_by_freq=True; set it to False",
+                "examples-not-independent",
+                argument="model",
+            )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            raise InputError(
+                f"model: expected a forward pass that does not write into parameters, got {name!r}"
+                " with max_norm; set it to None",
+                argument="model",
+            )
+
+
 def _run(
     model: nn.Module, examples: Examples, rows: Sequence[Tensor], select: Select | None
 ) -> Tensor:
@@ -424,17 +447,38 @@ def _run(
     return output
 
 
+def _equal(found: Tensor, alone: Tensor) -> bool:
+    if found.shape != alone.shape:
+        return False
+    if not found.is_floating_point() or not bool(torch.isfinite(alone).all()):
+        return True
+    tolerance = TOLERANCE.get(alone.dtype, HALF_TOLERANCE)
+    return bool((found - alone).norm() <= tolerance * alone.norm() + 1e-30)
+
+
 @torch.no_grad()
 def _checked(model: nn.Module, examples: Examples, select: Select | None) -> torch.Size:
     """Return the shape of the outputs of one example; refuse models that are no function of it."""
-    rows = examples.rows(slice(0, 2))
-    both = _run(model, examples, rows, select)
-    alone = _run(model, examples, [row[:1] for row in rows], select)
-    if both.shape[1:] == alone.shape[1:] and both.is_floating_point():
-        tolerance = TOLERANCE.get(both.dtype, HALF_TOLERANCE)
-        same = (both[:1] - alone).norm() <= tolerance * alone.norm() + 1e-30
-        if bool(same) or not bool(torch.isfinite(alone).all()):
-            return alone.shape[1:]
+    rows = examples.rows(slice(0, TOGETHER))
+    together = _run(model, examples, rows, select)
+    _check_alone(model, examples, rows, together, select)
+    return together.shape[1:]
+
+
+def _check_alone(
+    model: nn.Module,
+    examples: Examples,
+    rows: Sequence[Tensor],
+    together: Tensor,
+    select: Select | None,
+) -> None:
+    """Raise an InputError if examples alone have other outputs than `together`."""
+    same = True
+    for i in range(min(len(together), TOGETHER)):
+        alone = _run(model, examples, [row[i : i + 1] for row in rows], select)
+        same = same and _equal(together[i : i + 1], alone)
+    if same:
+        return
     args, kwargs = examples.call(rows)
     if draws_randomly(model, kwargs or tuple(args)):
         raise InputError(

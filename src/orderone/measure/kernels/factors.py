@@ -233,6 +233,8 @@ def contraction_flops(
 def _explicit_is_cheaper(left: Sequence[Jacobian], right: Sequence[Jacobian], trace: bool) -> bool:
     if len(left) == len(right) == 1 and left[0].is_explicit and right[0].is_explicit:
         return True
+    if len({use.rows.size for use in (*left, *right)}) > 1:  # only some are multiplied out
+        return True
     explicit, factored = contraction_flops(left, right, trace)
     return explicit <= factored
 

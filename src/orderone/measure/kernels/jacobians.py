@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from orderone.core.errors import InputError
 from orderone.measure.kernels.examples import Examples, Select, read_output
 from orderone.measure.kernels.factors import Factor, Indices, Jacobian, over_outputs
+from orderone.measure.kernels.substituted import call_at
 from orderone.measure.kernels.uses import Call, Survey, Taps, UnexpectedUseError
 from orderone.torch_compat import set_vmap_fallback_warning
 
@@ -74,7 +74,7 @@ class Differentiable:
         """Return the outputs of a batch."""
         args, kwargs = examples.call(rows)
         if others:
-            output = functional_call(self.model, dict(others), args, kwargs)
+            output = call_at(self.model, others, args, kwargs)
         else:
             output = self.model(*args, **kwargs)
         return read_output(output, self.select)
@@ -182,10 +182,11 @@ class Differentiable:
                 f"model: expected real floating outputs, got {output.dtype}", argument="model"
             )
         self.others |= survey.others
+        self.others |= {name for name, p in self.parameters.items() if p.is_complex()}
         tile, graph = self._measured(examples, rows)
         if self._correct(examples, rows, tile):
             tile, graph = self._measured(examples, rows)
-        self._choose_vmap(examples)
+        self._choose_vmap(examples, tile)
         return self._size(tile, graph, float(counter.get_total_flops()))
 
     def _measured(self, examples: Examples, rows: Sequence[Tensor]) -> "tuple[Tile, int]":
@@ -237,24 +238,26 @@ class Differentiable:
         self.others |= wrong
         return bool(wrong)
 
-    def _choose_vmap(self, examples: Examples) -> None:
-        """Use vmap if it runs the model, and gives the outputs that the model gives."""
+    def _choose_vmap(self, examples: Examples, first: "Tile") -> None:
+        """Use vmap if it runs the model, and gives its outputs and Jacobians.
+
+        `first` is the first example, alone.
+        """
         if not self.vectorized:
             return
         which = slice(0, min(2, len(examples)))
         with torch.enable_grad():
             try:
-                mapped = self._mapped(examples, examples.rows(which)).output
+                tile = self._mapped(examples, examples.rows(which))
             except torch.OutOfMemoryError:
                 raise
             except Exception:  # vmap raises errors of many classes
                 self.vectorized = False
                 return
+        rows = examples.rows(which)
         with torch.no_grad():
-            alone = self.run(examples, examples.rows(which)).flatten(1)
-        tolerance = TOLERANCE.get(mapped.dtype, HALF_TOLERANCE)
-        same_shape = mapped.shape == alone.shape
-        if not same_shape or (mapped - alone).norm() > tolerance * alone.norm() + 1e-30:
+            alone = self.run(examples, rows).reshape(rows[0].shape[0], -1)
+        if not _close(tile.output, alone) or not _same_gradients(tile, first):
             self.vectorized = False
 
     def _size(self, tile: "Tile", graph: int, flops: float) -> Size:
@@ -288,6 +291,28 @@ class Differentiable:
             largest=max(sizes),
             jacobians=jacobians,
         )
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    if found.shape != expected.shape:
+        return False
+    tolerance = TOLERANCE.get(expected.dtype, HALF_TOLERANCE)
+    return bool((found - expected).norm() <= tolerance * expected.norm() + 1e-30)
+
+
+def _same_gradients(tile: "Tile", first: "Tile") -> bool:
+    """Compare the gradients of a random sum of the outputs of the first example."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(first.output.shape, generator=generator).to(first.output).unsqueeze(0)
+    found = tile.jacobians_of(weights)
+    expected = first.jacobians_of(weights)
+    if found.keys() != expected.keys():
+        return False
+    for name, uses in expected.items():
+        mine = torch.stack([use.values()[0] for use in found[name]]).sum(0)
+        if not _close(mine, torch.stack([use.values()[0] for use in uses]).sum(0)):
+            return False
+    return True
 
 
 @dataclass
@@ -360,7 +385,8 @@ class Tile:
                 yield (use.name, place), jacobian
                 place += 1
         for name, delta in zip(self.others, deltas[len(self.taps) :], strict=True):
-            yield (name, place), Jacobian.explicit(delta.unsqueeze(1), delta.shape[1:])
+            values = torch.view_as_real(delta) if delta.is_complex() else delta
+            yield (name, place), Jacobian.explicit(values.unsqueeze(1), values.shape[1:])
 
     def _prepared(self, place: int, use: Call) -> Tensor | None:
         read = self.reads[place]

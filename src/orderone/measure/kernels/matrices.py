@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from os import PathLike
 from typing import Annotated, TypeAlias
 
 import numpy as np
@@ -18,11 +19,13 @@ Matrix: TypeAlias = Annotated[Tensor | np.ndarray, UserInput]
 class Tiles:
     """A symmetric matrix that is computed when it is needed.
 
-    `tile(rows, columns)` returns a part of it, for two slices.
+    `tile(rows, columns)` returns a part of it, for two slices. `keep` is the path of a new file for
+    the upper triangle: tiles are then computed once, and read from the file afterwards.
     """
 
     size: int
     tile: Callable[[slice, slice], Tensor | np.ndarray]
+    keep: str | PathLike[str] | None = None
 
 
 def tensor(values: object, name: str) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vjp
+from torch.func import vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from orderone.measure.kernels.examples import Examples, read_output
@@ -22,6 +22,7 @@ from orderone.measure.kernels.jacobians import (
     Differentiable,
     quiet_vmap,
 )
+from orderone.measure.kernels.substituted import call_at
 
 
 def ntk_by_products(
@@ -72,7 +73,7 @@ def products_agree(function: Differentiable, examples: Examples, names: Sequence
             return False
         weights = torch.randn(values.shape, generator=generator).to(values)
         (gradient,) = pullback(weights)
-    terms = [gradient[name] * direction[name] for name in names]
+    terms = [(gradient[name].conj() * direction[name]).real for name in names]
     backward = sum(float(term.sum()) for term in terms)
     scale = sum(float(term.abs().sum()) for term in terms)
     forward = float((derivative * weights).sum())
@@ -100,8 +101,8 @@ def _columns(
         some = left.rows(slice(first, first + tile))
 
         push = _pushforward(function, left, some, parameters)
-        derivatives = torch.vmap(push, out_dims=2)(gradients)
-        parts.append(derivatives[:, list(kept)])
+        derivatives = torch.vmap(push)(gradients)  # (outputs, rows, row outputs)
+        parts.append(derivatives[:, :, list(kept)].movedim(0, 2))
     return torch.cat(parts)
 
 
@@ -130,5 +131,5 @@ def _flat(
     parameters: Mapping[str, Tensor],
 ) -> Tensor:
     args, kwargs = examples.call(rows)
-    output = functional_call(function.model, dict(parameters), args, kwargs)
-    return read_output(output, function.select).flatten(1)
+    output = call_at(function.model, parameters, args, kwargs)
+    return read_output(output, function.select).reshape(rows[0].shape[0], -1)

@@ -1,34 +1,29 @@
 """Kernel regression and posteriors of Gaussian processes.
 
-    mean        = K_* (K + ridge I)^{-1} y
-    covariance  = K_** - K_* (K + ridge I)^{-1} K_*^T
+mean        = K_* (K + ridge I)^{-1} y
+covariance  = K_** - K_* (K + ridge I)^{-1} K_*^T
 
-    cholesky    a factor of K + ridge I: n^3 / 3 operations, n^2 numbers
-    cg          conjugate gradients for all columns of y: n^2 operations per step and column, with
-                the matrix in tiles. The preconditioner is L L^T + ridge I, with the first columns L
-                of a Cholesky factor whose pivots are the largest that are left.
-
-The preconditioner removes the few large eigenvalues that kernels have; what is left is close to a
-multiple of the identity.
+cholesky    a factor of K + ridge I: n^3 / 3 operations, n^2 numbers
+cg          conjugate gradients for all columns of y: n^2 operations per step and column, with
+            the matrix in strips (`triangle`). The preconditioner removes the few large
+            eigenvalues that kernels have; what is left is close to a multiple of the identity.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Annotated, TypeAlias
+from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Count, Name, Number, UserInput
+from orderone.core.inputs import Count, Name, Number
 from orderone.core.reals import real
 from orderone.measure.kernels.matrices import Matrix, Tiles, tensor
+from orderone.measure.kernels.preconditioner import Preconditioner
+from orderone.measure.kernels.triangle import KernelInput, UpperTriangle
 
-KernelInput: TypeAlias = Annotated[Tensor | np.ndarray | Tiles, UserInput]
 METHODS = ("auto", "cholesky", "cg")
 LARGEST_FACTOR = 8192  # examples; beyond, conjugate gradients
-TILE_NUMBERS = 2**22  # of a strip, which is read twice: small enough for the cache
 
 
 class KernelRegression:
@@ -67,7 +62,7 @@ class KernelRegression:
                 argument="kernel",
             )
         self._shape = y.shape[1:]
-        self._kernel = kernel
+        self._kernel = UpperTriangle(kernel)
         self._tolerance = real(tolerance, "tolerance", above=0)
         self._iterations = count(iterations, "iterations")
         self._rank = min(count(rank, "rank", least=0), self.size)
@@ -77,7 +72,7 @@ class KernelRegression:
             method = "cholesky" if small else "cg"
         self.method = method
         self.steps: int = 0  # of conjugate gradients
-        self._like = self._tile(slice(0, 1), slice(0, 1))
+        self._like = self._kernel.part(slice(0, 1), slice(0, 1))
         columns = y.reshape(self.size, -1).to(self._like)
         self._solve = self._by_factor() if method == "cholesky" else self._by_cg()
         self.coefficients: Tensor = self._solve(columns)
@@ -107,54 +102,10 @@ class KernelRegression:
             )
         return cross
 
-    # --- the matrix
-
-    def _tile(self, rows: slice, columns: slice) -> Tensor:
-        if isinstance(self._kernel, Tiles):
-            part = self._kernel.tile(rows, columns)
-        else:
-            part = self._kernel[rows, columns]
-        if isinstance(part, np.ndarray):
-            if min(part.strides, default=0) < 0:  # torch has no negative strides
-                part = np.ascontiguousarray(part)
-            part = torch.as_tensor(part)
-        if not part.is_floating_point():
-            part = part.double()
-        return part
-
-    def _row(self, index: int) -> Tensor:
-        """Return a row of the matrix, from its upper triangle."""
-        this = slice(index, index + 1)
-        left = self._tile(slice(0, index), this)[:, 0]
-        right = self._tile(this, slice(index, self.size))[0]
-        return torch.cat([left, right])
-
-    def _strips(self) -> Iterator[slice]:
-        step = max(1, TILE_NUMBERS // self.size)
-        for first in range(0, self.size, step):
-            yield slice(first, min(self.size, first + step))
-
-    def _times(self, vectors: Tensor) -> Tensor:
-        """Return (K + ridge I) vectors, strip by strip, from the upper triangle of K.
-
-        A strip begins at its diagonal, and its transpose is the part below: half of K is read. A
-        kernel on disk then needs half the memory for its pages.
-        """
-        product = self.ridge * vectors
-        for rows in self._strips():
-            strip = self._tile(rows, slice(rows.start, self.size)).to(vectors)
-            count = rows.stop - rows.start
-            square = strip[:, :count].triu()
-            right = strip[:, count:]
-            product[rows] += square @ vectors[rows] + square.triu(1).T @ vectors[rows]
-            product[rows] += right @ vectors[rows.stop :]
-            product[rows.stop :] += right.T @ vectors[rows]
-        return product
-
     # --- solvers
 
     def _by_factor(self) -> Callable[[Tensor], Tensor]:
-        matrix = self._tile(slice(0, self.size), slice(0, self.size)).clone()
+        matrix = self._kernel.part(slice(0, self.size), slice(0, self.size)).clone()
         matrix.diagonal().add_(self.ridge)
         factor, failed = torch.linalg.cholesky_ex(matrix, upper=True)
         if int(failed) or not bool(torch.isfinite(factor).all()):
@@ -171,45 +122,17 @@ class KernelRegression:
         )
 
     def _by_cg(self) -> Callable[[Tensor], Tensor]:
-        low_rank = self._pivoted_factor()
-        noise = self.ridge
-        if noise == 0:  # the rest of the kernel, as a multiple of the identity
-            noise = max(self._rest / self.size, float(torch.finfo(low_rank.dtype).eps))
-        inner = low_rank.T @ low_rank
-        inner.diagonal().add_(noise)
-        factor = torch.linalg.cholesky(inner)
+        precondition = Preconditioner(self._kernel, self._rank, self.ridge)
 
-        def precondition(columns: Tensor) -> Tensor:
-            # (L L^T + s I)^{-1} = (I - L (s I + L^T L)^{-1} L^T) / s
-            part = low_rank @ torch.cholesky_solve(low_rank.T @ columns, factor)
-            return (columns - part) / noise
+        def solve(columns: Tensor) -> Tensor:
+            # the largest eigenvalue is up to 1e7 times the ridge: single precision loses the small
+            return self._conjugate_gradients(columns.double(), precondition).to(columns)
 
-        return lambda columns: self._conjugate_gradients(columns, precondition)
+        return solve
 
-    def _pivoted_factor(self) -> Tensor:
-        """Return L, (examples, rank): columns of a Cholesky factor with the largest pivots."""
-        diagonal = torch.empty(self.size, dtype=torch.float64, device=self._like.device)
-        step = max(1, min(256, self.size))
-        for first in range(0, self.size, step):
-            part = slice(first, min(self.size, first + step))
-            diagonal[part] = self._tile(part, part).diagonal().double()
-        columns = torch.zeros(self.size, self._rank, dtype=torch.float64, device=diagonal.device)
-        start = float(diagonal.max())
-        rank = 0
-        for rank in range(self._rank):
-            pivot = int(diagonal.argmax())
-            largest = float(diagonal[pivot])
-            if largest <= 1e-12 * start:
-                break
-            row = self._row(pivot).double()
-            column = row - columns[:, :rank] @ columns[pivot, :rank]
-            columns[:, rank] = column / largest**0.5
-            diagonal = (diagonal - columns[:, rank] ** 2).clamp(min=0.0)
-            diagonal[pivot] = 0.0
-        else:
-            rank = self._rank
-        self._rest = float(diagonal.sum())
-        return columns[:, :rank].to(self._like.dtype)
+    def _times(self, vectors: Tensor) -> Tensor:
+        """Return (K + ridge I) vectors."""
+        return self._kernel.times(vectors) + self.ridge * vectors
 
     def _conjugate_gradients(
         self, columns: Tensor, precondition: Callable[[Tensor], Tensor]
@@ -239,7 +162,7 @@ class KernelRegression:
             direction = shifted + ratio * direction
             product = new
         left = (columns - self._times(solution)).norm(dim=0)  # rounding hides in the residual
-        if bool((left > 10 * goal).any()):
+        if not bool((left <= 10 * goal).all()):
             worst = float((left / columns.norm(dim=0).clamp(min=1e-300)).max())
             raise InputError(
                 f"iterations: conjugate gradients stopped after {self.steps} steps at the relative"

@@ -20,9 +20,10 @@ from orderone.core.inputs import Count, Name, Number
 from orderone.nn.inputs import Scales, Switch
 from orderone.nn.transformer.attention import read_mask
 from orderone.nn.transformer.blocks import DecoderBlock, EncoderBlock, Stack
-from orderone.nn.transformer.language import TiedHead, embed, language_scales, words
+from orderone.nn.transformer.language import TiedHead, embed, words
 from orderone.nn.transformer.layers import Positions, Table, norm, rounded
 from orderone.nn.transformer.shape import Shape, read_scales, switches
+from orderone.theory.scaling import language_constants
 
 
 class EncoderDecoder(nn.Module):
@@ -63,7 +64,7 @@ class EncoderDecoder(nn.Module):
         switches(checkpoint=checkpoint)
         depth = count(depth, "depth")
         length = count(length, "length")
-        C = read_scales(C, language_scales(width, mlp))
+        C = read_scales(C, language_constants(count(width, "width"), mlp))
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C)
         self.words = words(vocab, width, C["WE"], padding)
         self.encoder_positions = Positions(length, width, C["PE"])

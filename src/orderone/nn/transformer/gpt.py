@@ -13,9 +13,10 @@ from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
 from orderone.nn.inputs import Scales, Switch
 from orderone.nn.transformer.blocks import EncoderBlock, Stack
-from orderone.nn.transformer.language import TiedHead, embed, language_scales, words
+from orderone.nn.transformer.language import TiedHead, embed, words
 from orderone.nn.transformer.layers import Linear, Positions, Table, norm
 from orderone.nn.transformer.shape import Shape, read_scales, switches
+from orderone.theory.scaling import language_constants
 
 
 class GPT(nn.Module):
@@ -55,7 +56,7 @@ class GPT(nn.Module):
                 f" got {rescale}; pass tied=True, or C={{'head': ...}}",
                 argument="rescale",
             )
-        C = read_scales(C, language_scales(width, mlp))
+        C = read_scales(C, language_constants(count(width, "width"), mlp))
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C)
         self.words = words(vocab, width, C["WE"], padding=None)
         self.positions = Positions(count(length, "length"), width, C["PE"])

@@ -19,14 +19,6 @@ from orderone.core.exact import count
 from orderone.core.inputs import Count, Number
 from orderone.core.reals import real
 from orderone.nn.transformer.layers import Positions, Table
-from orderone.theory.scaling import LANGUAGE_STD, language_constants
-
-STANDARD_STD = LANGUAGE_STD
-
-
-def language_scales(width: Count, mlp: Number = 4) -> dict[str, float]:
-    """Return the constants C with which every tensor starts at the standard deviation 0.02."""
-    return language_constants(count(width, "width"), mlp)
 
 
 class TiedHead(nn.Linear):

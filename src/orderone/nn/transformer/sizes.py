@@ -104,5 +104,5 @@ def r2c2(**changes: Unpack[EncoderDecoderOptions]) -> EncoderDecoder:
 
 
 def gpt2_small(**changes: Unpack[GPTOptions]) -> GPT:
-    """Build a model of the sizes of GPT-2 (124 M with biases and gains), here without them."""
+    """Build a GPT with the sizes of GPT-2 small, without its biases and gains: 124 M parameters."""
     return GPT(**(GPT2_SMALL | changes))

@@ -16,29 +16,13 @@ from torch import Tensor, nn
 from orderone.core.errors import InputError, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import Count, Name, Number
-from orderone.core.reals import real
 from orderone.nn.inputs import Scales, Switch
 from orderone.nn.transformer.blocks import EncoderBlock, Stack
 from orderone.nn.transformer.layers import Linear, Positions, Table, norm
 from orderone.nn.transformer.shape import Shape, read_scales, switches
+from orderone.theory.scaling import vision_constants
 
 POOLING = ("mean", "class")
-
-
-def vision_scales(mlp: Number = 4) -> dict[str, float]:
-    """Return the constants C of S2 II.1.C: Xavier's variance is 2 / (fan_in + fan_out)."""
-    mlp = real(mlp, "mlp", above=0)
-    return {
-        "patch": 1.0,
-        "PE": 0.02**2,
-        "Q": 1 / 2,
-        "K": 1 / 2,
-        "V": 1 / 2,
-        "U": 1 / 3,
-        "W": 2 / (mlp + 1),
-        "X": 2 * mlp / (mlp + 1),
-        "head": 1.0,
-    }
 
 
 def _check_patches(image: Count, patch: Count) -> None:
@@ -94,7 +78,7 @@ class VisionTransformer(nn.Module):
         self.channels = count(channels, "channels")
         _check_patches(image, patch)
         self.pooling = one_of(pooling, POOLING, "pooling")
-        C = read_scales(C, vision_scales(mlp))
+        C = read_scales(C, vision_constants(mlp))
         shape = Shape(width, heads, mlp, activation, bias, affine, eps, dropout, C, uniform=True)
         self.patchify = Linear(channels * patch**2, width, C["patch"], bias=bias)
         self.class_token = None

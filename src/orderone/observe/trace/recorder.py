@@ -84,12 +84,14 @@ def call_with(inputs: Inputs) -> tuple[tuple[object, ...], dict[str, object]]:
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Switch to eval mode, with the attention fast path off, which hides its operations.
 
-    Modes, buffers and random state are restored afterwards.
+    Modes, buffers, tables with max_norm, which is applied to the table itself, and random state are
+    restored afterwards.
     """
     before: list[tuple[nn.Module, bool, dict[str, Tensor | None]]] = []
     for module in model.modules():
         before.append((module, module.training, dict(buffer_registry(module))))
-    contents = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    changing = [*model.buffers(), *_tables_with_a_bound(model)]
+    contents = [(tensor, tensor.detach().clone()) for tensor in changing]
     devices = sorted({p.device.index for p in model.parameters() if p.is_cuda})
     fastpath = torch.backends.mha.get_fastpath_enabled()
     try:
@@ -104,8 +106,14 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             buffer_registry(module).clear()
             buffer_registry(module).update(buffers)
         with torch.no_grad():
-            for buffer, content in contents:
-                buffer.copy_(content)
+            for tensor, content in contents:
+                tensor.copy_(content)
+
+
+def _tables_with_a_bound(model: nn.Module) -> Iterator[Tensor]:
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            yield module.weight
 
 
 # --- recording ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from orderone.planning.exports.formats.nemo import Nemo
 from orderone.planning.exports.formats.olmo_core import OlmoCore
 from orderone.planning.exports.formats.plain import Json, Yaml, rest
 from orderone.planning.exports.formats.torchtitan import Torchtitan
-from orderone.planning.exports.patterns import numbers_matter, regex
+from orderone.planning.exports.patterns import numbers_matter, regex, template
 from orderone.planning.exports.schedules import check_schedule
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class Export:
         """Return the objects that the trainer's own code takes; they need the trainer's package.
 
         `model` is the trainer's model; parameter groups of DeepSpeed and Hugging Face need it. For
-        other trainers it is optional: an InputError says which tensor no pattern matches.
+        other trainers it is optional: an InputError says which tensor no pattern matches, or which
+        one a pattern matches although the plan does not have it.
         """
         if model is not None:
             self._must_match(model)
@@ -94,6 +95,15 @@ class Export:
                 " the trainer names them differently, pass names= to plan.export",
                 argument="model",
             )
+        known = {template(name) for name in self.names}
+        for name in matched:
+            if not known & {template(name), template(self._format.inside(name))}:
+                raise InputError(
+                    f"model: a pattern of the export matches {name}, which the planned model does"
+                    " not have; plan the model that the trainer trains, or pass names= to"
+                    " plan.export",
+                    argument="model",
+                )
 
     def check_schedule(self, schedule: object, steps: int = 1000) -> None:
         """Raise BrokenRatios if a schedule changes the ratios between the groups of the export.

@@ -71,6 +71,10 @@ class Format(ABC):
         """Return the name of a tensor as the trainer compares it with patterns."""
         return name
 
+    def inside(self, name: str) -> str:
+        """Return the name of a tensor without what wrappers add to it."""
+        return clean(name)
+
     @abstractmethod
     def data(self, content: Content, base: Base) -> Data:
         """Return the export as plain data."""

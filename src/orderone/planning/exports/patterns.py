@@ -70,19 +70,19 @@ def _with_numbers(name: str, number: str | None, wrappers: str) -> str:
 def globs(names: Collection[str], model_names: Collection[str], prefix: str = "") -> list[str]:
     """Return shell patterns (fnmatch) for `names`; `*` also matches dots in them.
 
-    `prefix` is what wrappers may add before a name, any number of times.
+    No name matches two of them: a trainer would update its tensor twice. `prefix` is what wrappers
+    may add before a name, any number of times.
     """
-    wanted = set(names)
     patterns: list[str] = []
     for alike in _alike(names):
         pattern = "*".join(map(_literal, template(alike[0])))
-        if _matches_only(pattern, wanted, model_names):
+        if _matches_only(pattern, alike, model_names):
             patterns.append(pattern)
         else:
             patterns += map(_literal, alike)
     if prefix:
         wrapped = [f"*{_literal(prefix)}{pattern}" for pattern in patterns]
-        patterns += [p for p in wrapped if _matches_only(p, wanted, model_names)]
+        patterns += [p for p in wrapped if _matches_only(p, names, model_names)]
     return patterns
 
 

@@ -93,14 +93,14 @@ def _written_matrix(role: ResolvedRole, evidence: Evidence, widths: Widths) -> R
         growth = Growth(total**evidence.generated, total ** (1 - evidence.generated))
         if total == 1:
             return role
-        reason = "writes the entries of a matrix"
+        reason = "its output is a matrix of weights"
         if growth.fan_out != 1:
             reason = f"{reason} (fan-in and fan-out grow)"
             return ResolvedRole(Role.HIDDEN, growth, reason, writes_matrix=True)
         reason = f"{reason} (fan-in grows, fan-out does not)"
         return ResolvedRole(Role.READOUT, growth, reason, writes_matrix=True)
     if role.role == Role.FIXED and any(widths.is_product(size) for size in evidence.sizes):
-        why = "a dimension grows like a product of two widths, as the weights of a matrix do"
+        why = "a dimension grows like a product of two widths, like the entries of a matrix"
         return Doubt(evidence, (Role.HIDDEN, Role.EMBEDDING, Role.FIXED), why)
     return role
 

@@ -47,7 +47,11 @@ const visible = (row) => !state.hidden.has(byWord[row.verdict] ? row.verdict : "
   && data.modules[row.module].toLowerCase().includes(state.filter);
 
 const minus = (text) => text.replace("-", "−");
-const signed = (x) => x == null ? "–" : minus((x >= 0 ? "+" : "") + x.toFixed(2));
+const signed = (x) => {
+  if (x == null) return "–";
+  const rounded = Number(x.toFixed(2)) || 0; // not -0
+  return minus((rounded < 0 ? "" : "+") + rounded.toFixed(2));
+};
 const plain = (x) => x == null ? "–" : minus(String(Number(x.toFixed(3))));
 const interval = (row) => row.low == null && row.high == null ? "" : `[${signed(row.low)}, ${signed(row.high)}]`;
 const sizeText = (x) => x == null ? "not finite" : minus(x.toPrecision(3));

@@ -15,12 +15,19 @@ from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.trial import Trial
 from orderone.training import checkpoint as checkpoints
 from orderone.training.code_state import fresh_caches, global_texts
-from orderone.training.resume_check import changed, different_attributes, later_text, lost_text
+from orderone.training.resume_check import (
+    changed,
+    different_attributes,
+    later_text,
+    lost_text,
+    named_files,
+)
 from orderone.training.same_update import Update, difference
 from orderone.training.source import Batch
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.stack import Stack
 from orderone.training.stacked.value_text import text_of
+from orderone.training.written_files import written_files
 
 
 def state_lost_by_checkpoints(job: Job, trials: Sequence[Trial]) -> str | None:
@@ -50,7 +57,8 @@ def _check(job: Job, trial: Trial) -> str | None:
     state = {name: x.detach().clone() for name, x in stack.state().items()}
     tensors: dict[str, torch.Tensor] = {}
     packed = checkpoints.pack(checkpoints.extra_states(stack.program.model), tensors, "extra")
-    update = _update(stack, batches[1])
+    with written_files() as files:
+        update = _update(stack, batches[1])
     checkpoints.restore_random(generators, torch.device(job.device))
     other.load(state)
     checkpoints.restore_extra(other.program.model, checkpoints.unpack(packed, tensors))
@@ -61,6 +69,7 @@ def _check(job: Job, trial: Trial) -> str | None:
     outside = changed(globals_before, global_texts(model, stack.program.loss))
     if text_of(stack.program.loss) != text_of(other.program.loss):
         outside.append("the loss function")
+    outside += named_files(files)
     if different is None:
         return later_text(different_attributes(model, other.program.model) + outside)
     names = different_attributes(model, other.program.model, exact=False) + outside

@@ -12,6 +12,7 @@ import numpy as np
 
 from orderone.core.errors import InputError
 from orderone.core.inputs import ArrayLike, Number
+from orderone.core.real_arrays import reals
 from orderone.core.reals import real
 
 
@@ -52,10 +53,7 @@ def rms_norm_backward(u: ArrayLike, gradient: ArrayLike, eps: Number = 0.0) -> n
 
 
 def _finite(values: ArrayLike, name: str) -> np.ndarray:
-    try:
-        array = np.asarray(values, dtype=float)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise InputError(f"{name}: expected an array of numbers", argument=name) from error
-    if array.size == 0 or not np.isfinite(array).all():
-        raise InputError(f"{name}: expected finite numbers, at least one", argument=name)
+    array = reals(values, name)
+    if not np.isfinite(array).all():
+        raise InputError(f"{name}: expected finite numbers, got infinity", argument=name)
     return array

@@ -27,6 +27,7 @@ import numpy as np
 from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import count
 from orderone.core.inputs import ArrayLike, Count, Name, Number, UserInput
+from orderone.core.real_arrays import reals
 from orderone.core.reals import real
 from orderone.theory.first_pass.logit_gradient import LogitGradient, logit_gradient
 
@@ -138,10 +139,7 @@ def attention_output_var(
     head_size: Count = 1,
 ) -> tuple[float, float]:
     """Return Var(o) of a head and Var(o_final) for attention weights over independent tokens."""
-    try:
-        p = np.asarray(attention, dtype=float)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        p = np.array(np.nan)
+    p = reals(attention, "attention")
     if p.ndim != 1 or not (p >= 0).all() or not np.isclose(p.sum(), 1):
         raise InputError(
             "attention: expected one weight per token, at least 0 and 1 in sum",

@@ -12,7 +12,7 @@ from orderone.theory.kernels.dense import Dense
 from orderone.theory.kernels.dropout import Dropout
 from orderone.theory.kernels.inputs import covariance, inputs
 from orderone.theory.kernels.kernel import Kernel, Points
-from orderone.theory.kernels.large import LargeKernels, write
+from orderone.theory.kernels.large import LargeKernels, tiles, write
 from orderone.theory.kernels.layer import Layer, Pointwise
 from orderone.theory.kernels.norms import LayerNorm, RMSNorm
 from orderone.theory.kernels.pooling import AveragePool, Flatten, LocalAveragePool, Positions
@@ -49,5 +49,6 @@ __all__ = [
     "covariance",
     "inputs",
     "repeat",
+    "tiles",
     "write",
 ]

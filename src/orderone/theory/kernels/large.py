@@ -5,6 +5,7 @@ So the strips of both triangles go from the inputs to the result one after anoth
 the size of the result is in memory beside it. A file is a memory-mapped `.npy`.
 """
 
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
@@ -12,8 +13,8 @@ from typing import Annotated, NamedTuple, TypeAlias
 import numpy as np
 from array_api_compat import is_numpy_array
 
-from orderone.core.errors import InputError, instance
-from orderone.core.inputs import ArrayLike, UserInput
+from orderone.core.errors import InputError, instance, one_of
+from orderone.core.inputs import ArrayLike, Name, UserInput
 from orderone.theory.kernels.inputs import sharpened, start
 from orderone.theory.kernels.kernel import pinned
 from orderone.theory.kernels.layer import Layer, LayerInput, steps_through
@@ -22,6 +23,9 @@ from orderone.theory.kernels.sequential import Sequential
 from orderone.theory.kernels.strips import Strip, strips
 
 PAIRS_HELD = 2**18
+KERNELS = ("nngp", "ntk")
+
+Tile: TypeAlias = Callable[[slice, slice], np.ndarray]  # rows, columns -> part of a kernel
 
 # an array to fill, or the path of a new .npy file
 Target: TypeAlias = Annotated[np.ndarray | str | PathLike[str] | None, UserInput]
@@ -42,58 +46,105 @@ def write(net: LayerInput, X: ArrayLike, nngp: Target = None, ntk: Target = None
     of these. Working memory is a few megabytes beside X and the results. X is an array of numpy;
     its precision is that of the pairs.
     """
-    net = Sequential(instance(net, Layer, "net", "pass kernels.Sequential(...)"))
-    _refuse_joint_layers(net)
-    first = start(X)
-    if not is_numpy_array(first.unit) or first.tokens is not None:
-        raise InputError("X: expected an array of numpy of shape (inputs, features)", argument="X")
-    count = len(first.unit)
-    dtype = np.dtype(str(first.dtype))
+    pairs = _Pairwise(net, X)
+    count = pairs.count
+    dtype = pairs.dtype
     if nngp is None and ntk is None:
         raise InputError(
             "nngp: expected an array or the path of a new file for nngp, ntk or both, got None",
             argument="nngp",
         )
     targets = LargeKernels(_target(nngp, count, dtype, "nngp"), _target(ntk, count, dtype, "ntk"))
-    steps, points = steps_through(net.layers, first.points, dtype)
-    size = np.sqrt(np.asarray(points.variance)).astype(dtype)
     for strip in strips(count, PAIRS_HELD):
-        pairs = _input_pairs(first.unit, strip, dtype)
-        for step in steps:
-            pairs = step(pairs, strip)
-        scale = size[strip.rows, None] * size[None, strip.columns]
+        values = pairs.of(strip)
         if targets.nngp is not None:
-            strip.write(targets.nngp, scale * (1 - np.clip(pairs.gap, 0.0, 2.0)))
+            strip.write(targets.nngp, values.nngp())
         if targets.ntk is not None:
-            strip.write(targets.ntk, scale * pairs.tangent)
+            strip.write(targets.ntk, values.ntk())
     if targets.nngp is not None:
-        pinned(targets.nngp, points.variance)
+        pinned(targets.nngp, pairs.points.variance)
     if targets.ntk is not None:
-        pinned(targets.ntk, points.ntk)
+        pinned(targets.ntk, pairs.points.ntk)
     for target in targets:
         if isinstance(target, np.memmap):
             target.flush()
     return targets
 
 
-def _refuse_joint_layers(net: Sequential) -> None:
-    joint = [layer for layer in net.layers if not layer.pointwise]
-    if joint:
-        raise InputError(
-            f"net: expected layers that treat pairs of inputs separately, got {joint[0]}; call the"
-            " network with kernels.inputs(X) instead",
-            argument="net",
-        )
+@np.errstate(all="ignore")
+def tiles(net: LayerInput, X: ArrayLike, kernel: Name = "nngp") -> Tile:
+    """Return the function tile(rows, columns), which computes a part of a kernel from X.
+
+    `kernel` is "nngp" or "ntk"; layers and X are those that `write` accepts, and a tile needs
+    little memory beside its result. `measure.kernels.Tiles` passes the function to a regression.
+    """
+    kernel = one_of(kernel, KERNELS, "kernel")
+    pairs = _Pairwise(net, X)
+    diagonal = pairs.points.variance if kernel == "nngp" else pairs.points.ntk
+
+    @np.errstate(all="ignore")
+    def tile(rows: slice, columns: slice) -> np.ndarray:
+        first, last, _ = rows.indices(pairs.count)
+        left, right, _ = columns.indices(pairs.count)
+        result = np.empty((max(last - first, 0), max(right - left, 0)), pairs.dtype)
+        if result.size == 0:
+            return result
+        step = max(1, PAIRS_HELD // (right - left))
+        for top in range(first, last, step):
+            some = slice(top, min(last, top + step))
+            values = pairs.of(Strip(some, slice(left, right)))
+            part = values.nngp() if kernel == "nngp" else values.ntk()
+            result[top - first : some.stop - first] = part
+        same = np.arange(max(first, left), min(last, right))
+        result[same - first, same - left] = diagonal[same]
+        return result
+
+    return tile
 
 
-def _input_pairs(unit: np.ndarray, strip: Strip, dtype: np.dtype) -> Pairs:
-    """Return the pairs of a strip before the first layer; `unit` are inputs of length 1."""
-    a = unit[strip.rows]
-    b = unit[strip.columns]
-    gap = sharpened(np.clip(1 - a @ b.T, 0.0, 2.0), a, b).astype(dtype)
-    rows = np.arange(len(a))
-    gap[rows, rows] = 0
-    return Pairs(gap, np.zeros_like(gap))
+class _Pairwise:
+    """Pairs of inputs and a network that treats them separately."""
+
+    def __init__(self, net: LayerInput, X: ArrayLike) -> None:
+        net = Sequential(instance(net, Layer, "net", "pass kernels.Sequential(...)"))
+        joint = [layer for layer in net.layers if not layer.pointwise]
+        if joint:
+            raise InputError(
+                "net: expected layers that treat pairs of inputs separately, got"
+                f" {joint[0]}; call the network with kernels.inputs(X) instead",
+                argument="net",
+            )
+        first = start(X)
+        if not is_numpy_array(first.unit) or first.tokens is not None:
+            raise InputError(
+                "X: expected an array of numpy of shape (inputs, features)", argument="X"
+            )
+        self._unit = first.unit
+        self.count = len(first.unit)
+        self.dtype = np.dtype(str(first.dtype))
+        self._steps, self.points = steps_through(net.layers, first.points, self.dtype)
+        self._size = np.sqrt(np.asarray(self.points.variance)).astype(self.dtype)
+
+    def of(self, strip: Strip) -> "_Values":
+        """Return both kernels of the pairs in a strip."""
+        a = self._unit[strip.rows]
+        b = self._unit[strip.columns]
+        gap = sharpened(np.clip(1 - a @ b.T, 0.0, 2.0), a, b).astype(self.dtype)
+        pairs = Pairs(gap, np.zeros_like(gap))
+        for step in self._steps:
+            pairs = step(pairs, strip)
+        return _Values(pairs, self._size[strip.rows, None] * self._size[None, strip.columns])
+
+
+class _Values(NamedTuple):
+    pairs: Pairs
+    scale: np.ndarray
+
+    def nngp(self) -> np.ndarray:
+        return self.scale * (1 - np.clip(self.pairs.gap, 0.0, 2.0))
+
+    def ntk(self) -> np.ndarray:
+        return self.scale * self.pairs.tangent
 
 
 def _target(target: Target, count: int, dtype: np.dtype, name: str) -> np.ndarray | None:

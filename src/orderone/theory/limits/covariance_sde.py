@@ -68,8 +68,9 @@ class CovarianceSDE:
     def drift(self) -> Drift:
         kind = one_of(self.activation, ACTIVATIONS, "activation")
         if kind == "shaped-smooth":
-            second, third = ShapedSmooth(self.phi, self.a).derivatives
-            return SmoothDrift(second**2 / (4 * self.a**2), third / (2 * self.a**2))
+            shaped = ShapedSmooth(self.phi, self.a)
+            second, third = shaped.derivatives
+            return SmoothDrift(second**2 / (4 * shaped.a**2), third / (2 * shaped.a**2))
         if kind == "linear":
             return ReLUDrift(0.0)
         return ReLUDrift(ShapedReLU(self.c_plus, self.c_minus).drift)

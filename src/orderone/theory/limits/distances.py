@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from array_api_compat import is_torch_array
 
 from orderone.core.covariances import numpy
 from orderone.core.errors import InputError, one_of
@@ -108,7 +109,11 @@ def _between(kind: str, x: ArrayLike, y: ArrayLike) -> float:
 
 
 def _samples(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    return finite(numpy(x), "x").ravel(), finite(numpy(y), "y").ravel()
+    return finite(_on_host(x), "x"), finite(_on_host(y), "y")
+
+
+def _on_host(values: ArrayLike) -> ArrayLike:
+    return numpy(values) if is_torch_array(values) else values
 
 
 # Functions of F - G at the points and of the lengths between them.

@@ -29,6 +29,7 @@ import numpy as np
 from orderone.core.covariances import array, numpy
 from orderone.core.errors import InputError
 from orderone.core.inputs import Array, ArrayLike, Number, UserInput
+from orderone.core.real_arrays import reals
 from orderone.core.reals import real
 from orderone.theory.limits.shaped_moments import correlations
 
@@ -71,10 +72,7 @@ def infinite_width_q_ode(q0: Number, t0: Number, t: ArrayLike) -> Array:
     """Return q at times t from q(t0) = q0: S3 (4.6), with the constant of the ReLU."""
     start = real(q0, "q0", above=0)
     first = real(t0, "t0", above=0)
-    try:
-        times = np.asarray(t, dtype=float)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        times = np.array(np.nan)
+    times = reals(t, "t")
     if not (np.isfinite(times) & (times >= first)).all():
         raise InputError(f"t: expected times of at least t0 = {first:g}; got {t!r}", argument="t")
     inverse = C_1 / 2 + (1 / sqrt(start) - C_1 / 2) * first / times

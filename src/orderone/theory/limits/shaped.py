@@ -55,7 +55,8 @@ class ShapedReLU:
 
     def __post_init__(self) -> None:
         for name in ("c_plus", "c_minus"):
-            real(getattr(self, name), name, least=-LARGEST_SLOPE, most=LARGEST_SLOPE)
+            slope = real(getattr(self, name), name, least=-LARGEST_SLOPE, most=LARGEST_SLOPE)
+            object.__setattr__(self, name, slope)
 
     @property
     def drift(self) -> float:
@@ -107,12 +108,14 @@ class ShapedSmooth:
     third: Number | None = None
 
     def __post_init__(self) -> None:
-        if not 1e-100 <= abs(real(self.a, "a")) <= 1e100:
+        scale = real(self.a, "a")
+        if not 1e-100 <= abs(scale) <= 1e100:
             raise InputError(
                 f"a: expected a number with 1e-100 <= |a| <= 1e100, got {self.a!r}; the scale of"
                 " phi is a n^p",
                 argument="a",
             )
+        object.__setattr__(self, "a", scale)
         if not callable(self.phi):
             one_of(self.phi, SMOOTH, "activation phi")
 

@@ -79,7 +79,7 @@ def edge_of_chaos(
     bias_var: ArrayLike | None = None,
     keep: ArrayLike | None = 1.0,
 ) -> Array:
-    """Return the one parameter that is None, such that chi_1 = 1."""
+    """Solve chi_1 = 1 for the one parameter that is None."""
     values = {"weight_var": weight_var, "bias_var": bias_var, "keep": keep}
     missing = [name for name, value in values.items() if value is None]
     if len(missing) == 1:

@@ -64,6 +64,9 @@ def tied_expansion(s: Function, z1: Array, C_WE: Number = 1.0) -> TiedExpansion:
         z1: samples of the stem, (samples, tokens, n), or one of them.
         C_WE: variance of the word embeddings.
     """
+    if not callable(s):
+        message = f"s: expected a function of arrays, got {s!r:.60}"
+        raise InputError(message, "wrong-type", argument="s")
     samples = np.atleast_3d(reals(z1, "z1"))
     if np.ndim(z1) == 2:
         samples = samples[..., 0][None]

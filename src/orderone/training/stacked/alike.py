@@ -58,7 +58,7 @@ def must_be_alike(models: Sequence[nn.Module]) -> None:
 
 def _no_unregistered_parameters(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        held = [*user_attributes(module), *_hooks(module)]
+        held = [*user_attributes(module), *hooks_of(module)]
         for key, value in held:
             if _holds_parameter(value, DEEPEST, {id(module) for module in model.modules()}):
                 attribute = f"{name}.{key}".lstrip(".")
@@ -110,7 +110,7 @@ def description(model: nn.Module) -> dict[str, str]:
         texts[name or "the model"] = f"{kind} in {mode} mode"
         for key, value in user_attributes(module):
             texts[f"{name}.{key}".lstrip(".")] = text_of(value, names)
-        for key, hook in _hooks(module):
+        for key, hook in hooks_of(module):
             texts[f"{name}, {key}"] = text_of(hook, names)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         texts[name] = f"{tuple(tensor.shape)}, {tensor.dtype}"
@@ -150,7 +150,7 @@ def hook_texts(
     names = names or names_of_modules(model)
     held: list[tuple[str, object]] = []
     for name, module in model.named_modules():
-        held += [(f"{name}, {key}", hook) for key, hook in _hooks(module)]
+        held += [(f"{name}, {key}", hook) for key, hook in hooks_of(module)]
         registries = (backward_hook_registry(module), backward_pre_hook_registry(module))
         of_gradients = [hook for registry in registries for hook in registry.values()]
         held += [(f"{name}, backward hook {k}", hook) for k, hook in enumerate(of_gradients)]
@@ -170,7 +170,7 @@ def has_user_code(model: nn.Module) -> bool:
     for module in model.modules():
         if not type(module).__module__.startswith("torch.nn."):
             return True
-        held = [hook for _, hook in _hooks(module)]
+        held = [hook for _, hook in hooks_of(module)]
         for _, value in user_attributes(module):
             if callable(value):
                 held.append(value)
@@ -181,7 +181,7 @@ def has_user_code(model: nn.Module) -> bool:
     return False
 
 
-def _hooks(module: nn.Module) -> Iterator[tuple[str, object]]:
+def hooks_of(module: nn.Module) -> Iterator[tuple[str, object]]:
     """Yield the hooks, without those of a probe, which change nothing."""
     hooks = (
         *forward_hook_registry(module).values(),

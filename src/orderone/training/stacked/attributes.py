@@ -10,8 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from orderone.torch_compat import is_batchedtensor
-from orderone.training.stacked.alike import attribute_texts
-from orderone.training.stacked.value_text import DEEPEST, GENERATORS, SIMPLE, user_attributes
+from orderone.training.stacked.alike import attribute_texts, hooks_of
+from orderone.training.stacked.value_text import (
+    DEEPEST,
+    GENERATORS,
+    SIMPLE,
+    parts_of,
+    user_attributes,
+)
 
 COPIED = (*SIMPLE, np.ndarray, np.generic, torch.Generator, *GENERATORS)
 COUNTS = (bool, int, str)
@@ -38,19 +44,47 @@ def different_count(alone: nn.Module, stacked: nn.Module) -> str | None:
     """Return the first whole number, flag or text that two models of one trial have otherwise.
 
     They have made the same steps. A stack may run code of the model another number of times, such
-    as a block under torch.utils.checkpoint, or a hook on an activation.
+    as a block under torch.utils.checkpoint, or a hook on an activation. Numbers are looked for in
+    attributes and hooks, and in what these hold: variables of functions, items, slots.
     """
     others = dict(stacked.named_modules())
     for name, module in alone.named_modules():
         if name not in others:
             return f"the module {name} is not in the stack"
-        there = vars(others[name])
-        for key, value in user_attributes(module):
-            if type(value) not in COUNTS or type(there.get(key)) not in COUNTS:
+        there = _held(others[name])
+        for key, value in _held(module).items():
+            if key not in there:
                 continue
-            if there[key] != value:
+            different = _different_part(value, there[key], DEEPEST, set())
+            if different is not None:
                 place = f"{name}.{key}".lstrip(".")
-                return f"{place} is {value!r} after steps alone, and {there[key]!r} in a stack"
+                here, other = different
+                return f"{place} is {here!r} after steps alone, and {other!r} in a stack"
+    return None
+
+
+def _held(module: nn.Module) -> dict[str, object]:
+    """Return the attributes and hooks of a module by name."""
+    return dict([*user_attributes(module), *hooks_of(module)])
+
+
+def _different_part(
+    value: object, other: object, depth: int, visited: set[int]
+) -> tuple[object, object] | None:
+    """Return the first count that differs within two values of the same kind."""
+    if type(value) is not type(other):
+        return None
+    if type(value) in COUNTS:
+        return None if value == other else (value, other)
+    if isinstance(value, (*COPIED, Tensor, nn.Module)) or id(value) in visited or depth == 0:
+        return None
+    visited.add(id(value))
+    there = dict(parts_of(other))
+    for key, part in parts_of(value):
+        if key in there:
+            different = _different_part(part, there[key], depth - 1, visited)
+            if different is not None:
+                return different
     return None
 
 

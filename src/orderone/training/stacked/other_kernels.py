@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from orderone.observe.recomputed import without_recomputation
 from orderone.training.stacked.constants import Arguments, NamedArguments, TorchFunction
-from orderone.training.stacked.recomputed import without_recomputation
 
 CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from orderone.observe.batches import Loss, loss_of
+from orderone.observe.recomputed import without_recomputation
 from orderone.torch_compat import set_vmap_fallback_warning, tree_map, version_counter
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.constants import Constants
@@ -22,7 +23,6 @@ from orderone.training.stacked.groups import (
     must_be_the_same,
     must_be_unchanged,
 )
-from orderone.training.stacked.recomputed import without_recomputation
 from orderone.training.stacked.recurrent import member_weights
 from orderone.training.stacked.vmap_overrides import FastPaths
 

@@ -1,8 +1,8 @@
 """Store the activations of blocks under torch.utils.checkpoint instead of recomputing them.
 
-Recomputation happens in the backward pass, where neither vmap nor the members' weights are
-available. Values are the same. The memory that checkpointing would save is used; the number of
-members that fit on a GPU accounts for it. torch has no switch for this. Modules import `checkpoint`
+Recomputation happens in the backward pass, where neither vmap nor replaced weights are available.
+Values are the same. The memory that checkpointing would save is used; the number of members of a
+stack that fit on a GPU accounts for it. torch has no switch for this. Modules import `checkpoint`
 by name, so the two implementations that it calls (reentrant or not) are patched inside its module.
 """
 

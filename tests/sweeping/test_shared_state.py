@@ -1,0 +1,206 @@
+"""Trials of one process share files, threads and libraries: what acts is found and named."""
+
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import local
+
+import pytest
+import torch
+from support.sweep_subjects import batch, mlp
+from torch import nn
+
+import orderone as o1
+from orderone.core.errors import code_of
+from orderone.sweeping import shared_state
+from orderone.sweeping.job import Job
+from orderone.sweeping.sequential import run_alone
+from orderone.training.source import Source
+
+STEPS = 5
+
+
+class Doubling(nn.Module):
+    """Model whose factor changes after many passes; `count` returns the number of the pass."""
+
+    count: Callable[[], int]
+
+    def __init__(self, width, count, late=12):
+        super().__init__()
+        self.inner = mlp(width)
+        self.act = nn.Tanh()
+        self.late = late
+        vars(self)["count"] = count
+
+    def forward(self, x):
+        factor = 2 if self.count() > self.late else 1
+        return self.act(factor * self.inner(x))
+
+
+def sweep(build, seeds=2, data=batch, **options):
+    return o1.sweep(
+        build,
+        {"lr": [0.01], "seed": range(seeds)},
+        widths=[8],
+        base=8,
+        data=data,
+        steps=STEPS,
+        device="cpu",
+        stacked=False,
+        progress=False,
+        **options,
+    )
+
+
+def notes_on_state(found):
+    return [note for note in found.notes if code_of(note) == "trials-share-state"]
+
+
+def test_state_in_a_file_is_named_with_the_module(tmp_path):
+    calls = tmp_path / "calls.txt"
+
+    def count():
+        with calls.open("a") as stream:
+            stream.write("x")
+        return calls.stat().st_size
+
+    [note] = notes_on_state(sweep(lambda width: Doubling(width, count)))
+    assert "the output of act (Tanh)" in note
+    assert "the loss of update 0" in note
+
+
+def test_state_in_a_thread_is_named():
+    held = local()
+    with ThreadPoolExecutor(1) as pool:
+
+        def more():
+            held.calls = getattr(held, "calls", 0) + 1
+            return held.calls
+
+        def build(width):
+            return Doubling(width, lambda: pool.submit(more).result())
+
+        assert len(notes_on_state(sweep(build))) == 1
+
+
+def test_state_that_changes_random_draws_only_is_named():
+    queue = SimpleQueue()
+
+    class Drawing(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.inner = mlp(width)
+
+        def forward(self, x):
+            queue.put(None)
+            y = self.inner(x)
+            if queue.qsize() > 10:
+                torch.rand(())
+            return y
+
+    [note] = notes_on_state(sweep(Drawing))
+    assert "other random numbers" in note
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float64"])
+def test_models_without_such_state_get_no_note(precision):
+    def build(width):
+        return nn.Sequential(mlp(width, dropout=0.3), nn.BatchNorm1d(3))
+
+    for options in ({}, {"clip": 1.0, "accumulate": 2}, {"optimizer": "muon"}):
+        assert not notes_on_state(sweep(build, seeds=4, precision=precision, **options))
+
+
+def test_a_start_is_repeated_after_two_four_and_eight_trials():
+    read = []
+
+    def data(step, seed):
+        read.append((step, seed))
+        return batch(step, seed)
+
+    def first_batches(**options):
+        read.clear()
+        sweep(mlp, seeds=9, data=data, **options)
+        return read.count((1, 0))
+
+    assert first_batches() == first_batches(verify=False) + 3
+
+
+def test_what_a_first_pass_leaves_does_not_depend_on_the_first_trial():
+    """A cache that the check of the batch fills is the same for all trials, and in any process."""
+
+    def losses(seeds):
+        cache = {}
+
+        class Scaled(nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.inner = mlp(width)
+
+            def forward(self, x):
+                y = self.inner(x)
+                return y / cache.setdefault("size", float(y.detach().abs().mean()))
+
+        settings = {"widths": [8], "base": 8, "data": batch, "steps": STEPS, "device": "cpu"}
+        space = {"lr": [0.01], "seed": seeds}
+        found = o1.sweep(Scaled, space, stacked=False, progress=False, **settings)
+        return {found.trials[key].seed: o.losses.tolist() for key, o in found.outcomes.items()}
+
+    assert losses([3, 4])[4] == losses([4])[4]
+
+
+def test_a_trial_that_cannot_be_begun_again_is_named():
+    built = []
+
+    def build(width):
+        built.append(width)
+        if len(built) > first + 2:
+            raise RuntimeError("no third model")
+        return mlp(width)
+
+    first = 100
+    sweep(build)
+    before = len(built) - 1  # models before those that are trained, and the one begun again
+    built.clear()
+    first = before - 2
+    found = sweep(build)
+    assert set(found.frame["status"]) == {"done"}
+    [note] = notes_on_state(found)
+    assert "no third model" in note
+
+
+def test_large_models_are_not_begun_again(monkeypatch):
+    monkeypatch.setattr(shared_state, "LARGEST", 0)
+    queue = SimpleQueue()
+    assert not notes_on_state(sweep(lambda w: Doubling(w, lambda: queue.put(0) or queue.qsize())))
+
+
+def job_of(build):
+    return Job(build, Source("signs", batch), steps=STEPS, base_sizes={"width": 8})
+
+
+def trials_of(job, seeds):
+    settings = {"width": 8, "optimizer": "adamw", "rule": "mup", "lr": 0.01}
+    return [job.trial(settings | {"seed": seed}) for seed in range(seeds)]
+
+
+def test_another_process_records_its_first_trial():
+    job = job_of(mlp)
+    list(run_alone(job, trials_of(job, 1)))
+    [start] = job.starts.values()
+    assert (start.trained, start.trial.seed) == (1, 0)
+    assert [output.module for output in start.outputs] == ["0", "1", "2", "3", "4", "5", ""]
+    assert not pickle.loads(pickle.dumps(job)).starts
+
+
+def test_a_trial_that_diverges_at_once_is_not_recorded():
+    def build(width):
+        model = mlp(width)
+        nn.init.constant_(model.get_submodule("5").get_parameter("weight"), float("nan"))
+        return model
+
+    job = job_of(build)
+    outcomes = list(run_alone(job, trials_of(job, 2)))
+    assert [outcome.status for outcome in outcomes] == ["diverged"] * 2
+    assert not job.starts
