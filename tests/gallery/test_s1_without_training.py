@@ -580,8 +580,9 @@ def test_signals_flip():
 
 
 @pytest.mark.parametrize("name", [*NAMES, "s1-signals"])
-def test_from_end_to_end(name, tmp_path: Path):
+def test_from_end_to_end(name, tmp_path: Path, monkeypatch):
     """Measure, store, judge and draw tiny networks; a second run reads the same records."""
+    monkeypatch.setattr(figure3, "KEEPS", (1.0, figure3.SIGNED_KEEP))  # each takes a second
     small = replace(EXPERIMENTS[name].scales["small"], **TINY[name])
     experiment = replace(EXPERIMENTS[name], scales={"small": small})
     first = reproduce(experiment, "small", tmp_path)

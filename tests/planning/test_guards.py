@@ -385,7 +385,6 @@ def test_a_schedule_that_leaves_the_ratios_is_refused(schedule, plan):
     with refuses("broken-ratios") as caught:
         plan.check(optimizer, BROKEN[schedule](optimizer))
     assert isinstance(caught.value, o1.BrokenRatios)
-    assert "the ratios of the plan" in str(caught.value)
 
 
 @pytest.mark.parametrize("schedule", KEPT)

@@ -179,7 +179,7 @@ def test_wrong_overrides_are_refused():
 def test_a_base_of_another_architecture_is_refused():
     with refuses("other-architecture", argument="base") as caught:
         o1.plan(mlp(256), base=Language(64))
-    assert "the base has no counterpart of 0.weight" in str(caught.value)
+    assert "0.weight" in str(caught.value)
 
 
 def test_layers_of_a_deeper_model_have_counterparts_at_the_same_relative_depth():

@@ -412,7 +412,8 @@ def test_other_settings_must_be_chosen():
     frame = pd.concat([sweep().assign(weight_decay=w) for w in (0.0, 0.1)])
     with refuses("choose-with-where", argument="where") as caught:
         study(frame)
-    assert "one weight_decay for all trainings, got 0, 0.1;" in str(caught.value)
+    assert "weight_decay" in str(caught.value)
+    assert "0, 0.1" in str(caught.value)
     assert study(frame, where={"weight_decay": 0.1}).verdict == TRANSFERS
 
 

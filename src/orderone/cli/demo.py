@@ -169,7 +169,7 @@ def _reports(out: Console, checks: "Mapping[str, Check]") -> None:
 
 def _transfer(out: Console) -> None:
     """Tune small GPTs and judge whether the best learning rate transfers."""
-    from orderone.cli.sweep import settings_for
+    from orderone.cli.sweep_results import settings_for
     from orderone.cli.tasks import DataOptions, read_task
     from orderone.report import write_transfer
     from orderone.sweeping import log_grid, sweep

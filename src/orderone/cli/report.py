@@ -189,7 +189,7 @@ def _report_file(path: Path, html: str | None, json: bool) -> None:
 
 
 def _sweep(store: Path, html: str | None, json: bool) -> None:
-    from orderone.cli.sweep import show_sweep
+    from orderone.cli.sweep_results import show_sweep
     from orderone.report import write_transfer
     from orderone.sweeping import Sweep
 

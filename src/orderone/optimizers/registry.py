@@ -114,12 +114,7 @@ def register(
     _check_stacked(stacked)
     blocks: BlockFactor | None = None
     if block_size is not None or max_dim is not None:
-        if rate_factor is not None:
-            raise InputError(
-                "rate_factor: pass either the factor of the shape, or block_size and max_dim,"
-                " from which it follows",
-                argument="rate_factor",
-            )
+        _refuse_two_factors(rate_factor)
         blocks = block_factor(law, exact_law, block_size, max_dim)
     if decoupled_decay is None:
         decoupled_decay = decouples_decay(kind)
@@ -146,14 +141,28 @@ def register(
         record = replace(record, weight_decay=float(weight_decay))
     if memory is not None:
         record = _with_memory(record, memory)
-    if record.eps_power == 2:
-        cuts = UNCUT if blocks is None else blocks.cuts
-        record = replace(record, scaled_eps=MatrixEps(cuts))
-    elif exact_law.spectral:
-        record = replace(record, scaled_eps=SpectralEps(exact_law, blocks))
     if hidden_only:
         record = replace(record, takes=takes_matrices, rest=REST)
-    remember(record)
+    remember(_with_scaled_eps(record, exact_law, blocks))
+
+
+def _refuse_two_factors(rate_factor: object) -> None:
+    if rate_factor is not None:
+        raise InputError(
+            "rate_factor: pass either the factor of the shape, or block_size and max_dim,"
+            " from which it follows",
+            argument="rate_factor",
+        )
+
+
+def _with_scaled_eps(record: Algorithm, law: UpdateLaw, blocks: BlockFactor | None) -> Algorithm:
+    """Return the record with the size that eps is compared with, if it is one of matrices."""
+    if record.eps_power == 2:
+        cuts = UNCUT if blocks is None else blocks.cuts
+        return replace(record, scaled_eps=MatrixEps(cuts))
+    if law.spectral:
+        return replace(record, scaled_eps=SpectralEps(law, blocks))
+    return record
 
 
 def _check_stacked(stacked: object) -> None:

@@ -100,11 +100,7 @@ def optimum(curve: Curve, confidence: float = 0.95) -> Optimum:
     for word, share in zip((BELOW, ABOVE), ends, strict=True):
         if share > AT_THE_END:
             return _no_number(curve, word, float(loss))
-    noise = np.inf
-    loss_noise = np.inf
-    if seeds > 1:
-        noise = float(drawn.std() * (seeds / (seeds - 1)) ** 0.5)
-        loss_noise = float(losses.std() * (seeds / (seeds - 1)) ** 0.5)
+    noise = _standard_error(drawn, seeds)
     resolution = float(max(SMOOTH, CLIFF * cut) * np.diff(curve.x[best - 1 : best + 2]).max())
     error, freedom = combined([(1.0, noise, seeds - 1, resolution)])
     reach = quantile(freedom, confidence) * error
@@ -125,8 +121,15 @@ def optimum(curve: Curve, confidence: float = 0.95) -> Optimum:
         grid=grid,
         open_below=known and low < grid[0],
         open_above=known and high > grid[1],
-        loss_noise=loss_noise,
+        loss_noise=_standard_error(losses, seeds),
     )
+
+
+def _standard_error(drawn: np.ndarray, seeds: int) -> float:
+    """Return the standard error of a number from its values for resampled seeds."""
+    if seeds == 1:
+        return np.inf
+    return float(drawn.std() * (seeds / (seeds - 1)) ** 0.5)
 
 
 def _ends(curve: Curve) -> tuple[float, float]:

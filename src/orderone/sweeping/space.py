@@ -143,14 +143,7 @@ def read_space(
     axes: dict[str, Sequence[object]] = {}
     for name, values in _flat(space, fixed or {}).items():
         axes[name] = _values(name, values)
-    for name in SIZES:
-        if name in axes:
-            raise InputError(
-                f"space: {name!r} is not part of the space; pass {name}s=[...] as an argument of"
-                " the sweep",
-                "unknown-space-key",
-                argument="space",
-            )
+    _refuse_sizes(axes)
     sizes = _read_sizes(widths, depths)
     rule_names, user_rules = _read_rules(axes.pop("rule", None) or _values("rule", rule))
     labels, classes = _read_optimizers(
@@ -165,9 +158,21 @@ def read_space(
     for name in SEEDS:
         if name in axes:
             repeats[name] = _read_seeds(name, axes.pop(name))
+    # what is left after those with a meaning of their own
     tuned = {name: _read_tuned(name, values) for name, values in axes.items()}
     choices = {"rule": rule_names, "optimizer": labels}
     return Space(sizes, choices, repeats, tuned, user_rules, classes, amounts)
+
+
+def _refuse_sizes(names: Iterable[str]) -> None:
+    for name in SIZES:
+        if name in names:
+            raise InputError(
+                f"space: {name!r} is not part of the space; pass {name}s=[...] as an argument of"
+                " the sweep",
+                "unknown-space-key",
+                argument="space",
+            )
 
 
 def _flat(space: SpaceInput, fixed: Mapping[str, object]) -> dict[str, object]:

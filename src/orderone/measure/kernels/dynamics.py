@@ -82,16 +82,9 @@ class MSEDynamics:
         self._error = start - y
         loss = one_of(loss, LOSSES, "loss")
         self._factor = 2 / y.numel() if loss == "mse" else 1.0
-        self._values, self._vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-        largest = float(self._values.abs().max())
-        if float(self._values.min()) < -1e-6 * largest:
-            raise InputError(
-                "ntk: expected a positive semidefinite kernel, got the eigenvalue"
-                f" {float(self._values.min()):.3g}",
-                "not-a-covariance",
-                argument="ntk",
-            )
-        self._values = self._values.clamp(min=0.0)
+        values, self._vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+        _check_semidefinite(values)
+        self._values = values.clamp(min=0.0)
         self._test: Tensor | None = None
         self._test_start: Tensor | None = None
         if test_ntk is not None:
@@ -208,3 +201,13 @@ class MSEDynamics:
                 argument=name,
             )
         return found
+
+
+def _check_semidefinite(eigenvalues: Tensor) -> None:
+    smallest = float(eigenvalues.min())
+    if smallest < -1e-6 * float(eigenvalues.abs().max()):
+        raise InputError(
+            f"ntk: expected a positive semidefinite kernel, got the eigenvalue {smallest:.3g}",
+            "not-a-covariance",
+            argument="ntk",
+        )

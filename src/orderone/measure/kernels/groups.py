@@ -41,28 +41,31 @@ def read_groups(groups: object, names: Iterable[str]) -> dict[str, list[str]]:
             f" them by name of the group; got {groups!r}",
             argument="groups",
         )
-    chosen: dict[str, list[str]] = {}
-    for group, patterns in table.items():
-        if not isinstance(patterns, (Sequence, Set)):
+    return {group: _members(group, patterns, short) for group, patterns in table.items()}
+
+
+def _members(group: str, patterns: object, short: Mapping[str, str]) -> list[str]:
+    """Return the parameters that match the patterns of a group; `short` has clean names."""
+    if not isinstance(patterns, (Sequence, Set)):
+        raise InputError(
+            f"groups: expected a pattern of parameter names or several, got {patterns!r} for"
+            f" {group}",
+            "wrong-type",
+            argument="groups",
+        )
+    members: list[str] = []
+    for pattern in (patterns,) if isinstance(patterns, str) else tuple(patterns):
+        matching = [name for name in short if fnmatch(short[name], str(pattern))]
+        if not matching:
+            trained = list(short.values())
             raise InputError(
-                f"groups: expected a pattern of parameter names or several, got {patterns!r} for"
-                f" {group}",
-                "wrong-type",
+                f"groups: no trained parameter matches {pattern!r}; the model has"
+                f" {trained[0]}, ..., {trained[-1]}",
+                "unknown-name",
                 argument="groups",
             )
-        members: list[str] = []
-        for pattern in (patterns,) if isinstance(patterns, str) else tuple(patterns):
-            matching = [name for name in names if fnmatch(short[name], str(pattern))]
-            if not matching:
-                raise InputError(
-                    f"groups: no trained parameter matches {pattern!r}; the model has"
-                    f" {short[names[0]]}, ..., {short[names[-1]]}",
-                    "unknown-name",
-                    argument="groups",
-                )
-            members.extend(matching)
-        chosen[group] = list(dict.fromkeys(members))
-    return chosen
+        members.extend(matching)
+    return list(dict.fromkeys(members))
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

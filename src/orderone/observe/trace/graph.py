@@ -1,161 +1,21 @@
-"""A forward pass as a graph of steps, and the facts that are read off the graph.
+"""Facts that are read off the steps of a forward pass.
 
-`Value` says where a tensor comes from, `Operation` what was called, `Step` how values pass through
-an operation. Every tensor has one of four levels:
-
-    CONSTANT     made from numbers and buffers alone
-    DATA         made from the inputs, no parameter yet
-    PARAMETER    a parameter, a view or a copy of one, or a function of parameters alone, such as
-                 1 + weight
-    ACTIVATION   result of the use of a parameter
-
-A parameter is used where a PARAMETER meets DATA or an ACTIVATION. Its summed axes follow from
-strides: a view moves through the memory of its owner, and the stride of the contracted dimension
-says along which of the owner's dimensions. `Graph` finds constants, attention scores and residual
-branches by walking along the steps in which a value is linear. On the meta device a constant in a
-tensor cannot be read: its value is None.
+`Graph` finds constants, attention scores and residual branches by walking along the steps in which
+a value is linear.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from orderone.observe.trace.facts import Branch, Constant, Scores, Use
-from orderone.torch_compat import storage_id, tree_leaves
+from orderone.observe.trace.facts import Branch, Constant, Scores
+from orderone.observe.trace.steps import Step
 
 _PASSED = frozenset({"pass", "add", "shift", "constant", "weighting"})
 _STREAM = frozenset({"pass", "add", "shift", "constant"})
 _USES = ("matrix", "convolution", "lookup")
 _MAKERS = frozenset({"matrix", "convolution", "lookup", "norm"})
-
-
-class Level(IntEnum):
-    """Origin of a tensor; see the head of this file."""
-
-    CONSTANT, DATA, PARAMETER, ACTIVATION = range(4)
-
-
-# for each dimension of a tensor, the axes of the parameter that it runs along
-Dims = tuple[tuple[int, ...], ...]
-# parameters that a tensor is computed from; None: their axes are lost
-Weights = dict[str, Dims | None]
-
-
-@dataclass
-class Value:
-    """A tensor with its origin.
-
-    It holds the tensor, so that no other tensor can get the same id or memory.
-    """
-
-    tensor: Tensor
-    level: Level = Level.CONSTANT
-    # the step that made it; None for constants and for unchanged parameters
-    step: int | None = None
-    weights: Weights = field(default_factory=dict)  # at level PARAMETER
-    owner: "Value | None" = None  # owner of the memory, if this is a view of a PARAMETER
-    # a PARAMETER that is copied along a batch: it counts as an input, not as a weight
-    spread: bool = False
-
-    @property
-    def is_float(self) -> bool:
-        return self.tensor.is_floating_point() or self.tensor.is_complex()
-
-    @property
-    def is_input(self) -> bool:
-        return self.level in (Level.DATA, Level.ACTIVATION)
-
-    @property
-    def is_weight(self) -> bool:
-        return self.level == Level.PARAMETER
-
-    def used(self, kind: str) -> list[tuple[str, Use]]:
-        """Return a use of this kind for every parameter in the tensor."""
-        return [(name, Use(kind)) for name in self.weights]
-
-    def summed(self, kind: str, dims: Iterable[int]) -> list[tuple[str, Use]]:
-        """Return uses that sum over `dims` of the tensor, as axes of the parameters."""
-        dims = list(dims)
-        uses: list[tuple[str, Use]] = []
-        for name, axes_by_dim in self.weights.items():
-            summed: set[int] = set()
-            if axes_by_dim:
-                for dim in dims:
-                    summed.update(axes_by_dim[dim])
-            uses.append((name, Use(kind, tuple(sorted(summed)) or None)))
-        return uses
-
-
-@dataclass
-class Step:
-    """An operation, classified by how values pass through it.
-
-    pass, add, shift, constant, gain, weighting    linear; weighting is a product with a tensor made
-                                                   without parameters
-    product, contraction, attention                of activations: linear in each of `flow`
-    matrix, convolution, lookup                    uses of parameters, where every walk stops
-    normalized, norm                               division by a statistic; norm: with a gain
-    softcap, softmax, stop                         not linear
-    weights                                        the result is at level PARAMETER
-    """
-
-    kind: str
-    flow: list[Value] = field(default_factory=list)  # the activations that pass through
-    uses: list[tuple[str, Use]] = field(default_factory=list)
-    factor: float | None = 1.0  # value of a constant; scale inside attention
-    size: float = 1.0  # RMS of what a constant multiplies, if it was just normalized
-    features: int = 0  # of a matrix: its fan-out
-    # of a contraction: for both operands their step, and the sizes that are summed and not summed
-    sides: tuple[tuple[int, int, int], ...] = ()
-    gain: Value | None = None  # the parameters of a gain
-    weights: Weights | None = None  # None: derive them from the tensors
-    bends: bool = False  # f(c x) is no power of c times f(x)
-    scaled_gain: bool = False  # a number multiplies the parameters of the gain; `factor` is it
-    statistic: bool = False  # a root of a mean square, of a variance, ...
-    # repeats an operation that moves entries of its operands; the argument replaces its tensors
-    move: "Callable[[Callable[[Tensor], Tensor]], object] | None" = None
-    fed: bool = False  # depends on the inputs
-    # steps of possible queries and keys, and the head size
-    product: tuple[int, int, int] | None = None
-    parents: tuple[int, ...] = ()  # the steps of `flow`
-    ancestors: int = 0  # bit mask of steps, this one included
-
-
-@dataclass(frozen=True)
-class Operation:
-    """A call of an aten operation."""
-
-    name: str
-    arguments: Mapping[str, Any]
-    operands: list[Value]
-    results: list[Tensor]
-    # repeats the call; the argument replaces its tensors
-    repeat: Callable[[Callable[[Tensor], Tensor]], object] | None = None
-
-    @property
-    def live(self) -> list[Value]:
-        """Operands that depend on inputs or parameters."""
-        return [value for value in self.operands if value.level != Level.CONSTANT]
-
-    @property
-    def inputs(self) -> list[Value]:
-        """Floating operands that are data or activations."""
-        return [value for value in self.operands if value.is_input and value.is_float]
-
-    @property
-    def other_uses(self) -> list[tuple[str, Use]]:
-        """Uses of all parameters among the operands, without a known kind."""
-        uses: list[tuple[str, Use]] = []
-        for value in self.operands:
-            uses += value.used("other")
-        return uses
-
-
-# --- facts from the steps -------------------------------------------------------------------------
 
 
 class Graph:
@@ -561,126 +421,6 @@ def _once(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-# --- parameters behind views and copies -----------------------------------------------------------
-
-
-def weights_of_view(view: Tensor, owner: Value) -> Weights:
-    """Return the parameter axes of each dimension of `view`, from its strides in the memory of
-    `owner`."""
-    spans = [_span(view.shape[d], view.stride(d), owner.tensor) for d in range(view.ndim)]
-    weights: Weights = {}
-    for name, dims in owner.weights.items():
-        weights[name] = None if dims is None else _along(spans, dims)
-    return weights
-
-
-def _along(spans: Sequence[Sequence[int]], dims: Dims) -> Dims:
-    """Return the axes of each span of dimensions; `dims` has the axes of every dimension."""
-    result: list[tuple[int, ...]] = []
-    for span in spans:
-        axes: list[int] = []
-        for dim in span:
-            axes += dims[dim]
-        result.append(tuple(axes))
-    return tuple(result)
-
-
-def _span(size: int, stride: int, owner: Tensor) -> list[int]:
-    """Return the dimensions of `owner` that a dimension of a view is a part of, or merges."""
-    if size == 1 or stride == 0:
-        return []
-    dims: list[int] = []
-    for dim in range(owner.ndim):
-        if owner.shape[dim] <= 1:
-            continue
-        start = owner.stride(dim)
-        end = start * owner.shape[dim]
-        is_part = start <= stride < end
-        is_covered = stride <= start < stride * size
-        if is_part or is_covered:
-            dims.append(dim)
-    return dims
-
-
-def derived(operation: Operation, tensor: Tensor, owner: Value | None) -> Weights:
-    """Return the parameters in a tensor that is computed from parameters alone."""
-    weights: Weights = {}
-    for value in operation.live:
-        for name, dims in _carried(operation, value, tensor, owner).items():
-            weights[name] = weights.get(name) or dims
-    return weights
-
-
-def _carried(operation: Operation, value: Value, tensor: Tensor, owner: Value | None) -> Weights:
-    order = _order(operation, value.tensor.ndim)
-    if order is None and owner is not None and _is_other_view(value.tensor, tensor):
-        return weights_of_view(tensor, owner)
-    weights: Weights = {}
-    for name, dims in value.weights.items():
-        if not dims:
-            weights[name] = dims
-        elif order is not None:
-            weights[name] = tuple(dims[d] for d in order)
-        else:
-            weights[name] = _aligned(dims, value.tensor.shape, tensor.shape)
-    return weights
-
-
-def _is_other_view(tensor: Tensor, other: Tensor) -> bool:
-    return memory(tensor) == memory(other) and _layout(tensor) != _layout(other)
-
-
-def _order(operation: Operation, ndim: int) -> list[int] | None:
-    """Return the new order of dimensions after a transposition, None for other operations.
-
-    Sizes of one make strides ambiguous; the arguments of the call are exact.
-    """
-    arguments = operation.arguments
-    if operation.name == "t":
-        return list(range(ndim))[::-1]
-    if operation.name == "permute":
-        return [d % ndim for d in arguments["dims"]]
-    if operation.name != "transpose":
-        return None
-    order = list(range(ndim))
-    first = arguments["dim0"]
-    second = arguments["dim1"]
-    order[first], order[second] = order[second], order[first]
-    return order
-
-
-def _aligned(dims: Dims, shape: Sequence[int], result: Sequence[int]) -> Dims | None:
-    """Return `dims` after an elementwise operation with broadcasting.
-
-    None if the result has fewer dimensions: then the axes are lost.
-    """
-    new = len(result) - len(shape)
-    if new < 0:
-        return None
-    aligned: list[tuple[int, ...]] = [()] * new
-    for axes, size, result_size in zip(dims, shape, result[new:], strict=False):
-        aligned.append(axes if size == result_size else ())
-    return tuple(aligned)
-
-
-def dims_after_index(
-    dims: Dims | None, at: Sequence[int], indices: Sequence[Tensor | None]
-) -> Dims | None:
-    """Return `dims` after indexing with `indices`, of which the dimensions `at` are not None."""
-    index = indices[at[0]]
-    if dims is None or len(at) > 1 or index is None or index.dtype in (torch.bool, torch.uint8):
-        return None
-    return dims[: at[0]] + ((),) * index.ndim + dims[at[0] + 1 :]
-
-
-def is_spread(operation: Operation, tensor: Tensor) -> bool:
-    """Return whether a parameter is copied along a dimension of `tensor`."""
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if size > 1 and stride == 0:
-            return True
-    return operation.name == "repeat" or any(value.spread for value in operation.live)
-
-
 def _moved(
     numbers: Tensor, tensor: Tensor, move: Callable[[Callable[[Tensor], Tensor]], object]
 ) -> Tensor | None:
@@ -708,30 +448,3 @@ def _all_different(numbers: Tensor) -> bool:
     """Return whether the first matrix, of the last two dimensions, has no number twice."""
     matrix = numbers.reshape(-1, *numbers.shape[-2:])[0]
     return matrix.unique().numel() == matrix.numel()
-
-
-def tensors_in(nested: object) -> list[Tensor]:
-    return [x for x in tree_leaves(nested) if isinstance(x, Tensor)]
-
-
-def memory(tensor: Tensor) -> int:
-    """Return a number that all views of one piece of memory share."""
-    return storage_id(tensor.untyped_storage())
-
-
-def place_of(tensor: Tensor) -> tuple[int, int]:
-    """Return offset and number of entries of a tensor within its memory."""
-    return int(tensor.storage_offset()), tensor.numel()
-
-
-def _layout(tensor: Tensor) -> tuple[Sequence[int], Sequence[int]]:
-    return tensor.shape, tensor.stride()
-
-
-def read_number(x: Tensor | int | float) -> float | None:
-    """Return a number or the value of a tensor with one entry; None on the meta device."""
-    if not isinstance(x, Tensor):
-        return float(x)
-    if x.is_meta:
-        return None
-    return float(x.item())

@@ -14,21 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from orderone.observe.trace.facts import Constant, Trace, Use
-from orderone.observe.trace.graph import (
-    Graph,
-    Level,
-    Operation,
-    Step,
-    Value,
-    derived,
-    dims_after_index,
-    is_spread,
-    memory,
-    place_of,
-    read_number,
-    tensors_in,
-    weights_of_view,
-)
+from orderone.observe.trace.graph import Graph
 from orderone.observe.trace.operations import (
     ADDITIONS,
     BENDS,
@@ -41,6 +27,17 @@ from orderone.observe.trace.operations import (
     ROOTS,
     SOFTMAXES,
 )
+from orderone.observe.trace.parameter_views import (
+    derived,
+    dims_after_index,
+    is_spread,
+    memory,
+    place_of,
+    read_number,
+    tensors_in,
+    weights_of_view,
+)
+from orderone.observe.trace.steps import Level, Operation, Step, Value
 from orderone.observe.trace.terms import scaled_terms
 from orderone.seeding import seeded
 from orderone.torch_compat import (

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from orderone.observe.trace.facts import Term
-from orderone.observe.trace.graph import Graph, Step, Value
+from orderone.observe.trace.graph import Graph
+from orderone.observe.trace.steps import Step, Value
 
 _FACTORS = ("constant", "gain", "weighting")
 

@@ -84,9 +84,9 @@ def expert_parts(
     return _biases(sizes, parts) | parts | routers
 
 
-def same_names(shapes: Iterable[str]) -> dict[str, str]:
+def same_names(names: Iterable[str]) -> dict[str, str]:
     """Return every name as its own counterpart: a model compared with itself."""
-    return {name: name for name in shapes}
+    return {name: name for name in names}
 
 
 # --- fused ----------------------------------------------------------------------------------------

@@ -105,7 +105,6 @@ def _seconds_alone(job: Job, trial: Trial, first: FirstBatches) -> float:
         batches += [tree_map(_first_row, part) for part in parts]
     step = make_step(job, trial, job.member(trial), Step)
     step = replace(step, source=MemberData(batches).source())
-
     return fastest_update(step, UPDATES_ALONE, len(first.by_step))
 
 

@@ -88,26 +88,8 @@ def save(training: "StackedTraining") -> None:
         tensors[f"{PREFIX}{name}"] = tensor
     for kind, random_state in checkpoints.random_states(training.device).items():
         tensors[f"random.{kind}"] = random_state
-    keys = [trial.key for trial in training.slots]
-    losses: dict[str, list[float]] = {}  # losses of members that still train
-    evaluation: dict[str, list[tuple[int, float]]] = {}
-    seconds: dict[str, float] = {}
-    for key in keys:
-        if key in training.running:
-            losses[key] = training.losses[key]
-        evaluation[key] = training.evaluation[key]
-        seconds[key] = training.seconds[key]
-    record: Record = {
-        "kind": KIND,
-        "keys": keys,
-        "done": training.done,
-        "losses": losses,
-        "evaluation": evaluation,
-        "seconds": seconds,
-        "proof": training.proof.fact(),
-        "extra": checkpoints.pack(extra, tensors, "extra"),
-    }
-    path = training.folder / f"{digest(keys)}{checkpoints.SUFFIX}"
+    record = _record(training) | {"extra": checkpoints.pack(extra, tensors, "extra")}
+    path = training.folder / f"{digest(record['keys'])}{checkpoints.SUFFIX}"
     try:
         training.folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(training.folder).free < 2 * size:
@@ -119,6 +101,21 @@ def save(training: "StackedTraining") -> None:
             " training continues"
         )
         warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=2)
+
+
+def _record(training: "StackedTraining") -> Record:
+    """Return the part of the state that is not in tensors."""
+    keys = [trial.key for trial in training.slots]
+    return {
+        "kind": KIND,
+        "keys": keys,
+        "done": training.done,
+        # of members that still train
+        "losses": {key: training.losses[key] for key in keys if key in training.running},
+        "evaluation": {key: training.evaluation[key] for key in keys},
+        "seconds": {key: training.seconds[key] for key in keys},
+        "proof": training.proof.fact(),
+    }
 
 
 def restore(training: "StackedTraining") -> None:

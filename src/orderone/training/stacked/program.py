@@ -97,24 +97,7 @@ class Program:
         members = len(next(iter(tensors.values())))
 
         def member_loss(member_tensors: dict[str, Tensor], inputs: Batch) -> Losses:
-            before = dict(member_tensors)
-
-            def call(*args: object, **named: object) -> object:
-                # writes what the module holds afterwards back into `member_tensors`
-                return functional_call(self.model, member_tensors, args, named)
-
-            mode = FastPaths(members, self.constants, self.draws)
-            with (
-                mode,
-                functions_one_by_one(mode),
-                member_weights(self.model, member_tensors),
-            ):
-                loss = loss_of(call, inputs, self.loss)
-            replaced: dict[str, Tensor] = {}
-            for name in self.buffers:
-                if member_tensors[name] is not before[name]:
-                    replaced[name] = member_tensors[name]
-            return loss, replaced
+            return self._member_loss(members, member_tensors, inputs)
 
         def member_axis(leaf: object) -> int | None:
             if isinstance(leaf, Tensor) and not shared:
@@ -135,6 +118,25 @@ class Program:
         ):
             losses = torch.vmap(member_loss, in_dims=(0, axes), randomness="different")
             return losses(dict(tensors), batch)
+
+    def _member_loss(
+        self, members: int, member_tensors: dict[str, Tensor], inputs: Batch
+    ) -> Losses:
+        """Return the loss of one member inside of vmap, and the buffers that its pass replaces."""
+        before = dict(member_tensors)
+
+        def call(*args: object, **named: object) -> object:
+            # writes what the module holds afterwards back into `member_tensors`
+            return functional_call(self.model, member_tensors, args, named)
+
+        mode = FastPaths(members, self.constants, self.draws)
+        with mode, functions_one_by_one(mode), member_weights(self.model, member_tensors):
+            loss = loss_of(call, inputs, self.loss)
+        replaced: dict[str, Tensor] = {}
+        for name in self.buffers:
+            if member_tensors[name] is not before[name]:
+                replaced[name] = member_tensors[name]
+        return loss, replaced
 
     @contextmanager
     def explained(self) -> Iterator[None]:

@@ -75,17 +75,15 @@ def text_of(
         return "[" + ", ".join(part(x) for x in value) + "]"
     if isinstance(value, (set, frozenset)):
         return "{" + ", ".join(sorted(part(x) for x in value)) + "}"
-    name = type(value).__qualname__
-    if callable(value) and hasattr(value, "__qualname__"):
-        name = f"{value.__module__}.{value.__qualname__}"
     parts: list[str] = []
     if depth:
         parts = [f"{key}={part(x, 1)}" for key, x in parts_of(value)]
     if not parts:
         parts = [f"{key}={part(x, min(depth, 1))}" for key, x in inner_state(value)]
-    if not parts and callable(value) and hasattr(value, "__qualname__"):
-        return name
-    return f"{name}({', '.join(parts)})"
+    if callable(value) and hasattr(value, "__qualname__"):
+        name = f"{value.__module__}.{value.__qualname__}"
+        return f"{name}({', '.join(parts)})" if parts else name
+    return f"{type(value).__qualname__}({', '.join(parts)})"
 
 
 def _generator_state(value: object) -> str | None:
