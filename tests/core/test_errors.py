@@ -21,6 +21,7 @@ from orderone.core.errors import (
     without_code,
 )
 from orderone.core.exact import count
+from orderone.measure.judge.causes.table import TABLE
 
 # functions and classes beside those called ...Error
 MESSAGES = {"with_code", "AmbiguousRole", "BrokenRatios", "NotStackable"}
@@ -28,16 +29,15 @@ SOURCES = sorted(Path(orderone.__file__).parent.rglob("*.py"))
 
 
 def literal_codes() -> dict[str, set[str]]:
-    """Return the codes that the sources pass to InputError, with_code and Cause, and where."""
-    codes: dict[str, set[str]] = {}
+    """Return the codes of causes and those passed to InputError and with_code, and their files."""
+    codes: dict[str, set[str]] = {cause.code: {"causes"} for cause in TABLE}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or len(node.args) < 2:
                 continue
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            is_cause = name == "Cause"  # a row of the table of causes: the code comes first
-            is_message = is_cause or name in MESSAGES or name.endswith("Error")
-            code = node.args[0 if is_cause else 1]
+            is_message = name in MESSAGES or name.endswith("Error")
+            code = node.args[1]
             if is_message and isinstance(code, ast.Constant) and isinstance(code.value, str):
                 codes.setdefault(code.value, set()).add(str(path))
     return codes
