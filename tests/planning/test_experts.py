@@ -213,6 +213,7 @@ class Products(nn.Module):
     [
         ("ti,iom->tom", 1, set()),  # the axis is summed: a width
         ("ti,iom->tom", 2, set()),
+        ("ti,oim->tom", 1, set()),  # the other axis that grows is summed, the third stays
         ("ti,eoi->teo", 1, {"expert", "router"}),  # one matrix for each output beside
     ],
 )

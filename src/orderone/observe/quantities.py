@@ -24,6 +24,7 @@ class Quantity(StrEnum):
     # of the whole study; these are judged without a fit
     STEP = "step"  # updates of all tensors, relative to what rates and gradients imply
     SETTINGS = "optimizer settings"  # betas, momentum, ...
+    MULTIPLIER = "multiplier"  # a number in the forward code that no tensor compensates
     SCHEDULE = "schedule"
     SHAPES = "shapes"
 

@@ -7,12 +7,24 @@ n^-1/2.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from orderone.core.errors import with_code
 from orderone.observe.trace import Constant, Trace
 from orderone.planning.traced_pair import Pair
 
 NEGLIGIBLE = 0.01  # smaller exponents are rounding
+
+
+@dataclass(frozen=True)
+class ScaledTerm:
+    """A power of the width that multiplies an activation, at a place that fixes the size."""
+
+    linear_in: tuple[str, ...]  # matrices and tables that could take the power
+    near: tuple[str, ...]  # the last tensors that are used before it
+    power: float
+    size: float  # exponent of what it multiplies, in the models as they were traced
+    others: float | None  # exponent of the rest of the sum; None if it is no sum
 
 
 def powers_by_use(
@@ -80,6 +92,27 @@ def constant_growth(
             if value and base_value and math.isfinite(value / base_value):
                 result[name, kind] = value / base_value
     return result
+
+
+def scaled_terms(small: Trace, large: Trace, pair: Pair) -> tuple[ScaledTerm, ...]:
+    """Return the powers of the width at places that fix the size, with the exponents there.
+
+    There are none if the forward code has more such places at one of the widths: layers that are
+    added along with the width are divided by their number.
+    """
+    if len(small.terms) != len(large.terms) or pair.growth == 1:
+        return ()
+    terms: list[ScaledTerm] = []
+    for before, after in zip(small.terms, large.terms, strict=True):
+        power = power_of_growth(before.value, after.value, pair.growth)
+        size = power_of_growth(before.size, after.size, pair.growth)
+        others = power_of_growth(before.others, after.others, pair.growth)
+        if power is None or size is None or abs(power) <= NEGLIGIBLE:
+            continue
+        if others is None and after.others is not None:
+            continue  # zero, or unknown
+        terms.append(ScaledTerm(after.linear_in, after.near, power, size - power, others))
+    return tuple(terms)
 
 
 def constants_by_use(
@@ -166,6 +199,7 @@ def _beside(name: str, makers: Sequence[str]) -> str:
 
 
 def power_of_growth(small: float | None, large: float | None, growth: float) -> float | None:
+    """Return the exponent of a number; None if it is unknown, zero or changes its sign."""
     if small is None or large is None or not (math.isfinite(small) and math.isfinite(large)):
         return None
     if small == large or growth == 1:

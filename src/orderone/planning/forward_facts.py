@@ -22,10 +22,12 @@ from orderone.planning.attention_scores import Score, declared_scores, score_siz
 from orderone.planning.base import Base, built, is_configuration
 from orderone.planning.counterparts import counterpart_names, stack_of
 from orderone.planning.forward_constants import (
+    ScaledTerm,
     constant_growth,
     constants_of_base,
     powers_by_use,
     scaled_biases,
+    scaled_terms,
 )
 from orderone.planning.options import ExampleBatch
 from orderone.planning.roles.experts import ExpertPart, expert_parts, same_names
@@ -68,6 +70,7 @@ class ForwardFacts:
     # parameters of a hypernetwork -> the part of their growth (in logarithms) that is the fan-in of
     # the matrix that they write
     generated: Mapping[str, float] = field(default_factory=dict)
+    terms: tuple[ScaledTerm, ...] = ()  # terms of sums that a power of the width multiplies
     findings: tuple[str, ...] = ()
     pair: Pair | None = None
     needs_inputs: bool = False  # not traced, and an example batch of the user would change that
@@ -288,6 +291,7 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         normalized=large.normalized,
         scored=_scored(large),
         generated=_generated(small, large, same),
+        terms=scaled_terms(small, large, pair),
         pair=pair,
     )
     findings: list[str] = []

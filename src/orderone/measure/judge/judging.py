@@ -1,4 +1,4 @@
-"""From records to verdicts: `judge` joins the measurements of a study with the expectations.
+"""Turn records into verdicts: `judge` joins the measurements of a study with the expectations.
 
 Lines come from the table in `quantities` (fits), from `settings` (known numbers) and from
 `untrained` (tensors without updates). `verdict` judges one fit, `causes` explains the failures.
@@ -17,6 +17,7 @@ from orderone.measure.check import Check
 from orderone.measure.fit import Fit
 from orderone.measure.judge.causes import likely_causes, read_context
 from orderone.measure.judge.common_excess import common_excess, common_gradient
+from orderone.measure.judge.multipliers import multipliers
 from orderone.measure.judge.quantities import TABLE, When
 from orderone.measure.judge.settings import SettingsJudge
 from orderone.measure.judge.study_facts import StudyFacts
@@ -116,6 +117,7 @@ def judged_lines(study: StudyResult, facts: StudyFacts, confidence: float) -> li
     fits = without_cancellation(_Fits(study, facts, confidence, vanishing).judgements())
     return [
         *settings,
+        *multipliers(study, facts),
         *fits,
         *common_excess(study, facts, fits),
         *common_gradient(study, facts, vanishing),

@@ -148,6 +148,18 @@ TABLE: tuple[JudgedQuantity, ...] = (
         FACTORS,
     ),
     JudgedQuantity(
+        Quantity.MULTIPLIER,
+        "tensor",
+        When.START,
+        "exact",
+        "a number in the forward code that depends on the width and multiplies no matrix: one term"
+        " of a sum behind a nonlinearity, the input of a softmax, the output",
+        "the result is of order one: if what it multiplies is, the number must not depend on the"
+        " width",
+        ("exact", "boundary"),
+        SIZES,
+    ),
+    JudgedQuantity(
         Quantity.SCHEDULE,
         STUDY,
         When.ALWAYS,

@@ -35,6 +35,20 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Term:
+    """A number that multiplies an activation, at a place that fixes the size of the product.
+
+    The place is one term of a sum, the input of a softmax or the output of the model.
+    """
+
+    value: float | None
+    size: float  # RMS of the product; NaN if unknown
+    others: float | None  # RMS of the rest of the sum; None if it is no sum
+    linear_in: tuple[str, ...]  # matrices and tables that could take the number
+    near: tuple[str, ...]  # the last parameters that are used before it
+
+
+@dataclass(frozen=True)
 class Scores:
     """Attention scores: queries times keys, the input of a softmax."""
 
@@ -71,5 +85,6 @@ class Trace:
     parallel: frozenset[str] = frozenset()
     # matrices whose output a norm divides by its size
     normalized: frozenset[str] = frozenset()
+    terms: tuple[Term, ...] = ()
     # parameters whose output is a matrix itself (a hypernetwork): its fan-in and fan-out
     generated: Mapping[str, tuple[int, int]] = field(default_factory=dict)

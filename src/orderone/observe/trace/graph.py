@@ -113,6 +113,8 @@ class Step:
     sides: tuple[tuple[int, int, int], ...] = ()
     gain: Value | None = None  # the parameters of a gain
     weights: Weights | None = None  # None: derive them from the tensors
+    bends: bool = False  # f(c x) is no power of c times f(x)
+    scaled_gain: bool = False  # a number multiplies the parameters of the gain; `factor` is it
     statistic: bool = False  # a root of a mean square, of a variance, ...
     # repeats an operation that moves entries of its operands; the argument replaces its tensors
     move: "Callable[[Callable[[Tensor], Tensor]], object] | None" = None
@@ -194,10 +196,30 @@ class Graph:
                     readers.setdefault(parent, index)
 
     def constants(self) -> Iterator[Constant]:
-        """Yield the constants that multiply activations."""
+        """Yield the constants that multiply activations, except those that a norm divides out."""
         for index, step in enumerate(self.steps):
-            if step.kind == "constant":
+            if step.kind == "constant" and not self.is_divided_out(index):
                 yield self._constant(index, step)
+
+    def is_divided_out(self, index: int) -> bool:
+        """Return whether all that reads a step divides it by its size: a factor has no effect."""
+        has_norm = False
+        for child in self.children[index]:
+            step = self.steps[child]
+            divides = step.kind in ("norm", "normalized")
+            if step.kind in ("pass", "constant") and len(step.parents) == 1:
+                divides = self.is_divided_out(child)
+            if not divides and not self._makes_statistics(child):
+                return False
+            has_norm |= divides
+        return has_norm
+
+    def _makes_statistics(self, index: int) -> bool:
+        """Return whether a step is read by roots of mean squares and variances alone."""
+        if self.steps[index].statistic:
+            return True
+        children = self.children[index]
+        return bool(children) and all(self._makes_statistics(child) for child in children)
 
     def _constant(self, index: int, step: Step) -> Constant:
         makers: list[str] = []
@@ -224,6 +246,21 @@ class Graph:
             step.size,
             self._is_summand(index),
         )
+
+    def linear_in(self, index: int) -> tuple[str, ...]:
+        """Return the matrices and tables that make the input of a step or read its result.
+
+        Initial size and learning rate of such a tensor can compensate a factor in this step.
+        """
+        names: list[str] = []
+        for _, maker in self._makers(self.steps[index]):
+            names += [name for name, use in maker.uses if use.kind in _USES]
+        names += [name for _, name in self._takers(index)]
+        return _once(names)
+
+    def is_product(self, index: int) -> bool:
+        """Return whether a step is linear in a matrix product of two activations."""
+        return any(maker.kind == "contraction" for _, maker in self._makers(self.steps[index]))
 
     def _makers(self, step: Step) -> Iterator[tuple[int, Step]]:
         """Yield the steps that made the input of a step, back to the last nonlinearity.

@@ -19,6 +19,12 @@ LOOKUPS = {
     *("index", "index_select", "gather", "take"),
 }
 SOFTMAXES = {"_softmax", "_safe_softmax", "softmax"}
+ADDITIONS = {"add", "sub", "rsub"}
+# Functions with a scale of their own: f(c x) is no power of c times f(x).
+BENDS = {
+    *("exp", "expm1", "sigmoid", "tanh", "silu", "gelu", "softplus", "elu", "mish", "erf"),
+    *("sin", "cos", "log_sigmoid_forward", "hardtanh", "hardsigmoid", "hardswish", "_log_softmax"),
+}
 ROOTS = {"rsqrt", "sqrt", "linalg_vector_norm", "norm", "std"}
 OVERWRITES = {"copy", "fill", "zero"}
 # Operations that put entries of several tensors side by side, or in place of each other.

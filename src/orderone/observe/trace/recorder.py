@@ -30,6 +30,8 @@ from orderone.observe.trace.graph import (
     weights_of_view,
 )
 from orderone.observe.trace.operations import (
+    ADDITIONS,
+    BENDS,
     CONTRACTIONS,
     JOINS,
     LINEAR,
@@ -39,6 +41,7 @@ from orderone.observe.trace.operations import (
     ROOTS,
     SOFTMAXES,
 )
+from orderone.observe.trace.terms import scaled_terms
 from orderone.seeding import seeded
 from orderone.torch_compat import (
     OpOverload,
@@ -59,7 +62,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     args, kwargs = call_with(inputs)
     recorder = Recorder(dict(model.named_parameters()), (args, kwargs))
     with undisturbed(model), torch.no_grad(), recorder, WholeAttention(recorder):
-        model(*args, **kwargs)
+        outputs = model(*args, **kwargs)
     graph = Graph(recorder.steps)
     scores, score_sums = graph.scores()
     return Trace(
@@ -70,6 +73,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         carriers=graph.carriers(),
         parallel=graph.parallel_lists(recorder.used_at),
         normalized=graph.normalized_matrices(),
+        terms=scaled_terms(graph, recorder.values_of(outputs)),
         generated=graph.generated_matrices(),
     )
 
@@ -131,6 +135,8 @@ class Recorder(TorchDispatchMode):
         self.uses: dict[str, dict[Use, None]] = {name: {} for name in parameters}
         self.used_at: dict[str, list[int]] = {name: [] for name in parameters}
         self.scaled_parameters: list[Constant] = []
+        # factors of those that are made by a multiplication, by the id of the product
+        self.factors: dict[int, float | None] = {}
         self.paused = False
         self.values: dict[int, Value] = {}  # by the id of the tensor
         self.sharing: dict[int, list[Value]] = {}  # by the memory the tensor is in
@@ -187,6 +193,14 @@ class Recorder(TorchDispatchMode):
                 value = Value(tensor, Level.PARAMETER, weights=weights, owner=owner)
             self._remember(value)
         return self.values[id(tensor)]
+
+    def values_of(self, outputs: object) -> list[Value]:
+        """Return the tensors of several entries in the result of the pass; a loss is none."""
+        values: list[Value] = []
+        for tensor in tensors_in(outputs):
+            if tensor.numel() > 1 and id(tensor) in self.values:
+                values.append(self.values[id(tensor)])
+        return values
 
     def _owner(self, tensor: Tensor) -> Value | None:
         """Return the parameter, or copy of one, that owns the memory of `tensor`."""
@@ -392,6 +406,7 @@ class Recorder(TorchDispatchMode):
             factor = 1 / number
         if value.is_weight:
             self.scaled_parameters.append(Constant(factor, tuple(value.weights), ()))
+            self.factors[id(operation.results[0])] = factor
             return Step("weights")
         return Step("constant", [value], factor=factor, size=self._normalized_size(value))
 
@@ -423,7 +438,10 @@ class Recorder(TorchDispatchMode):
                     kind = "norm"
                 else:
                     kind = "gain"
-                return Step(kind, inputs, value.used("gain"), gain=value)
+                step = Step(kind, inputs, value.used("gain"), gain=value)
+                step.scaled_gain = id(value.tensor) in self.factors
+                step.factor = self.factors.get(id(value.tensor), 1.0)
+                return step
         others = [value for value in inputs if not self._is_statistic(value)]
         if len(inputs) == 2 and len(others) < 2:
             return Step("normalized", others)
@@ -536,7 +554,8 @@ class Recorder(TorchDispatchMode):
             move = operation.repeat
         else:
             move = None
-        return Step(kind, inputs, uses, statistic=statistic, move=move)
+        bends = name in BENDS or (name in ADDITIONS and _adds_a_number(operation))
+        return Step(kind, inputs, uses, bends=bends, statistic=statistic, move=move)
 
 
 def _arguments(
@@ -551,6 +570,16 @@ def _arguments(
         arguments[argument.name] = value
     arguments.update(kwargs)
     return arguments
+
+
+def _adds_a_number(operation: Operation) -> bool:
+    """Return whether the other operand of a sum has no parameter or input, and is not zero."""
+    if len(operation.live) != 1:
+        return False
+    other = operation.arguments.get("other")
+    if isinstance(other, Tensor):
+        return len(operation.operands) > 1
+    return bool(other)
 
 
 def _with_tensors(replaced: Callable[[Tensor], Tensor], nested: Any) -> Any:

@@ -9,11 +9,11 @@ Experts are stored in two forms:
              with as many outputs, if no module declares the axes (those of a convolution do not
              count experts). Any matrix next to it may be that router, unless the first axis is a
              width: the forward pass sums over it, or over both others (splines of a KAN, `(out,
-             in, points)`), or, without a forward pass, another axis of the tensor is as long
-             (complex weights of a Fourier layer, `(in, out, modes)`), or it is the only axis of
-             the tensor that has grown, as has a matrix with such an axis (poles of a state-space
-             model, `(n, state, 2)`). Next to a
-             width, only a router that is called so counts. Two kinds of tensors are no experts
+             in, points)`), or over an axis that has grown as much, while the third has not
+             (weights of a Fourier layer, `(out, in, modes)`), or, without a forward pass, another
+             axis of the tensor is as long, or it is the only axis of the tensor that has grown, as
+             has a matrix with such an axis (poles of a state-space model, `(n, state, 2)`). Next
+             to a width, only a router that is called so counts. Two kinds of tensors are no experts
              unless they are called so: gains of channels, `(n, 1, 1)`, and projections by head,
              `(heads, n, head)` or `(n, heads, head)`, where heads times head is the width, or where
              the forward pass makes attention scores of a tensor of the same module and length
@@ -26,7 +26,7 @@ neighbour of the experts. Experts that process every token ("shared") have no ro
 layers.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orderone.core.errors import InputError
@@ -113,6 +113,7 @@ def _fused(
         if name in summed:
             # a sum over both other axes leaves the first as the only axis of the outputs
             is_width = 0 in summed[name] or set(summed[name]) >= {1, 2}
+            is_width |= _is_square(axes, summed[name])
         else:
             is_width = axes[0] in axes[1:]
         if axes[0] in widths and not any(map(_grows, axes[1:])):
@@ -121,6 +122,15 @@ def _fused(
         if block is not None:
             parts[name] = ExpertPart(EXPERT_PART, block, axes[0], 0)
     return parts
+
+
+def _is_square(axes: Sequence[Size], summed: Collection[int]) -> bool:
+    """Return whether the first axis is as wide as a summed one, and the third does not grow."""
+    for axis in summed:
+        others = [size for other, size in enumerate(axes) if other not in (0, axis)]
+        if axes[axis] == axes[0] and _grows(axes[0]) and not any(map(_grows, others)):
+            return True
+    return False
 
 
 def _widths(tensors: Iterable[tuple[Size, ...]]) -> set[Size]:

@@ -1,0 +1,108 @@
+"""Numbers that multiply activations at places where the size of the product is fixed.
+
+    x + c relu(W x)
+
+The other term of the sum fixes the size of c relu(W x). So do a softmax or another function that
+is not homogeneous, and the output of the model. If c multiplies no use of a matrix, no learning
+rate or initial size shows it, and the other terms of a sum hide it from measured sizes.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from orderone.observe.trace.facts import Term
+from orderone.observe.trace.graph import Graph, Step, Value
+
+_FACTORS = ("constant", "gain", "weighting")
+
+
+def scaled_terms(graph: Graph, outputs: Sequence[Value]) -> tuple[Term, ...]:
+    """Return the numbers, except those that a norm divides out; `outputs` are the model's."""
+    terms: list[Term] = []
+    for index, step in enumerate(graph.steps):
+        if not _is_factor(step) or _follows_a_factor(graph, step) or graph.is_divided_out(index):
+            continue
+        linear_in = graph.linear_in(index)
+        near = _nearest_tensors(graph, index)
+        for term, others, factor in _readers(graph, index, step.factor, outputs):
+            size_of_others = None if others is None else _rms(others)
+            terms.append(Term(factor, _rms(term), size_of_others, linear_in, near))
+    return tuple(terms)
+
+
+def _is_factor(step: Step) -> bool:
+    return step.kind == "constant" or step.scaled_gain
+
+
+def _follows_a_factor(graph: Graph, step: Step) -> bool:
+    """Return whether a factor before this step already counts with this one, as their product."""
+    while len(step.parents) == 1:
+        step = graph.steps[step.parents[0]]
+        if _is_factor(step):
+            return True
+        if step.kind != "pass" and step.kind not in _FACTORS:
+            return False
+    return False
+
+
+def _readers(
+    graph: Graph,
+    index: int,
+    factor: float | None,
+    outputs: Sequence[Value],
+    term: Value | None = None,
+) -> Iterator[tuple[Value, Value | None, float | None]]:
+    """Yield each place that fixes the size: the term, the rest of a sum, and the factor.
+
+    `term` is the result of an earlier step: what moves or masks its entries leaves its size alone.
+    """
+    for child in graph.children[index]:
+        step = graph.steps[child]
+        result = next(value for value in step.flow if value.step == index)
+        if term is not None and term.tensor.numel() == result.tensor.numel():
+            result = term
+        if step.kind in ("add", "pass") and len(step.flow) == 2:
+            first, second = step.flow
+            if first.step != second.step:
+                yield result, second if first.step == index else first, factor
+        elif step.kind == "softmax" or step.bends:
+            if not graph.is_product(index):  # attention scores are judged by themselves
+                yield result, None, factor
+        elif step.kind == "pass" and len(step.parents) == 1:
+            yield from _readers(graph, child, factor, outputs, result)
+        elif step.kind in _FACTORS and len(step.parents) == 1:
+            product = None
+            if factor is not None and step.factor is not None:
+                product = factor * step.factor
+            yield from _readers(graph, child, product, outputs)
+    for value in outputs:
+        if value.step == index:
+            yield value, None, factor
+
+
+def _nearest_tensors(graph: Graph, index: int) -> tuple[str, ...]:
+    """Return the last tensors that are used on the way to a step."""
+    level = [index]
+    seen = set(level)
+    while level:
+        names = [name for at in level for name in _used_at(graph.steps[at])]
+        if names:
+            return tuple(dict.fromkeys(names))
+        parents = [parent for at in level for parent in graph.steps[at].parents]
+        level = [parent for parent in dict.fromkeys(parents) if parent not in seen]
+        seen.update(level)
+    return ()
+
+
+def _used_at(step: Step) -> list[str]:
+    return [name for name, use in step.uses if use.kind != "shift"]
+
+
+def _rms(value: Value) -> float:
+    """Return the root mean square; NaN for tensors without entries or values."""
+    tensor: Tensor = value.tensor.detach()
+    if tensor.is_meta or not tensor.numel():
+        return math.nan
+    return float(tensor.double().square().mean().sqrt())
