@@ -72,3 +72,24 @@ def test_the_gauge_of_a_constant_in_the_forward_code_is_explained_with_a_finite_
     causes = rows["cause"][rows["cause"].str.contains("hidden.weight (gauge)", regex=False)]
     assert len(causes)
     assert not causes.str.contains("inf").any()
+
+
+def test_powers_of_almost_zero_need_no_explanation():
+    class Normalized(nn.Module):
+        """The plan compensates the division by the length; what remains is rounding."""
+
+        def __init__(self, width: int):
+            super().__init__()
+            self.first = nn.Linear(16, width)
+            self.hidden = nn.Linear(width, width)
+            self.last = nn.Linear(width, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = nn.functional.normalize(torch.relu(self.first(x)), dim=-1)
+            return self.last(torch.relu(self.hidden(x * 1.0)))
+
+    x = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
+    batch = (x, torch.arange(16) % 8)
+    r = o1.coord_check(Normalized, [32, 64, 128], lr=1e-2, batches=batch, seeds=1)
+    outputs = r.exponents[(r.exponents.module == "hidden") & (r.exponents.quantity == "output")]
+    assert [cause for cause in outputs.cause if "(gauge)" in cause] == []
