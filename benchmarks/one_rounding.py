@@ -1,4 +1,4 @@
-"""What one rounding does to a loss after ten steps, by learning rate:
+"""Effect of one rounding on a loss after ten steps, by learning rate:
 
     python benchmarks/one_rounding.py
 

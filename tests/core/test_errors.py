@@ -3,9 +3,11 @@
 import ast
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.errors import refuses
+from torch import nn
 
 import orderone
 from orderone.core.codes import EXPLANATIONS, SECTIONS
@@ -102,9 +104,10 @@ def test_a_number_in_quotes_gets_a_remedy(value: object, words: str) -> None:
 
 @pytest.mark.parametrize("misspelt", ["stepps", "width"])
 def test_a_misspelt_option_is_corrected_by_all_arguments_of_the_function(misspelt: str) -> None:
+    wrong: dict[str, Any] = {misspelt: 5}
     with refuses("unknown-name") as refused:
-        orderone.coord_check(lambda width: None, **{misspelt: 5})
+        orderone.coord_check(nn.Linear, **wrong)
     assert f"{misspelt!r}; did you mean" in str(refused.value)
     with refuses("unknown-name") as refused:
-        orderone.sweep(lambda width: None, {}, **{misspelt: 5})
+        orderone.sweep(nn.Linear, {}, **wrong)
     assert f"{misspelt!r}; did you mean" in str(refused.value)

@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import time
+from io import StringIO
 from urllib.parse import urlencode
 
 import pytest
@@ -18,6 +19,7 @@ from orderone.core.errors import code_of
 from orderone.explore import HOST, Explorer, server
 from orderone.explore.server import CACHED_ANSWERS
 from orderone.explore.views import VIEWS
+from orderone.explore.worker import Clock
 from orderone.explore.workers import AbandonedError, Workers
 from orderone.theory import MeanField
 
@@ -218,9 +220,26 @@ def test_a_calculation_that_takes_too_long_is_ended(monkeypatch):
         message = json.loads(body)["error"]
         assert (status, code_of(message)) == (503, "too-slow")
         assert "0.5 seconds" in message
+        assert workers.ask("choices", "", lambda: False)[0] == 200
         assert len(workers._idle) == 1
     finally:
         workers.close()
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_a_calculation_is_limited_in_processor_time(monkeypatch, computes):
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    out = StringIO()
+    clock = Clock(0.2, out)
+    clock.start()
+    end = time.monotonic() + (20.0 if computes else 0.5)
+    while time.monotonic() < end and not ended:
+        if not computes:
+            time.sleep(0.05)
+    clock.stop()
+    assert bool(ended) == computes
+    assert out.getvalue().startswith("503 " * computes)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a signal")

@@ -110,7 +110,7 @@ class Loop(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.blocks = nn.ModuleList([Block(), Block()])
+        self.blocks: Any = nn.ModuleList([Block(), Block()])
 
     def forward(self, x):
         for block in self.blocks:

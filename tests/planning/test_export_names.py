@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from support import planned_models
 from support.errors import refuses
 from torch import nn
@@ -35,12 +36,13 @@ def test_unknown_models_keep_their_names_with_a_note():
     assert len(made.notes) == 1
 
 
-def test_megatron_needs_names():
-    """It gives the same settings to all tensors that no pattern matches, without a message."""
+@pytest.mark.parametrize("target", ["megatron", "olmo-core"])
+def test_trainers_that_say_nothing_need_names(target):
+    """They give the same settings to all tensors that no pattern matches, without a message."""
     plan = small_plan()
     with refuses("export-names", argument="names"):
-        plan.export("megatron")
-    export = plan.export("megatron", names="as-is")
+        plan.export(target)
+    export = plan.export(target, names="as-is")
     assert set(export.settings()) == {row.name for row in plan.rows}
     assert not any("names=" in note for note in export.notes)
 

@@ -439,7 +439,7 @@ def test_absolute_mode_finds_powers_of_the_width_in_the_forward_code(name, size,
     assert [m.value for m in plan.multipliers] == ([] if multiplier is None else [multiplier])
     blind = o1.plan(entry.build(256), rule="neural-tangent", probe=False)
     assert [m.value for m in blind.multipliers] == ([] if name == "granite" else [1 / 16])
-    assert "skipped" in blind.looked
+    assert "skipped" in blind.probe_summary
 
 
 def test_absolute_mode_has_no_gauge_and_no_depth():

@@ -134,6 +134,13 @@ def _resumed_from_folder(path: Path) -> list[float]:
     return one("fsdp", path).losses.tolist()
 
 
+def _saved_often(path: Path) -> tuple[list[float], list[str]]:
+    """Train while checkpoints are written; return losses, and the checkpoints that stay."""
+    settings = COMMON | {"checkpoint": path, "checkpoint_seconds": 0}
+    run = train(planned(), Toy(), 3 * STEPS, strategy="fsdp", device="cpu", **settings)
+    return run.losses.tolist(), sorted(folder.name for folder in path.iterdir())
+
+
 JOBS: dict[str, Callable[[str], Any]] = {
     "ddp": lambda folder: _both(one("ddp")),
     "fsdp": lambda folder: _both(one("fsdp")),
@@ -141,6 +148,7 @@ JOBS: dict[str, Callable[[str], Any]] = {
     "fsdp, resumed": lambda folder: _resumed("fsdp", folder),
     "fsdp, for one": lambda folder: stopped("fsdp", Path(folder) / "for_one.safetensors"),
     "fsdp, folder": lambda folder: _resumed_from_folder(Path(folder) / "sharded"),
+    "fsdp, saved often": lambda folder: _saved_often(Path(folder) / "often"),
     "odd rows": lambda folder: train(
         planned(), lambda step, seed: Toy().batch(step, seed)[0][:7], 2, device="cpu"
     ),

@@ -333,9 +333,10 @@ def counting_gradients(width):
     return model
 
 
-def test_a_hook_that_a_stack_does_not_call_is_found_before_it_acts():
+@pytest.mark.parametrize("steps", [STEPS, 60], ids=["before the steps", "in the first steps"])
+def test_a_hook_that_a_stack_does_not_call_is_found_before_it_acts(steps):
     space = {"lr": [0.01], "seed": range(2)}
-    settings = {"widths": [8], "base": 4, "data": batch, "steps": STEPS, "device": "cpu"}
+    settings = {"widths": [8], "base": 4, "data": batch, "steps": steps, "device": "cpu"}
     found = o1.sweep(counting_gradients, space, progress=False, **settings)
     alone = o1.sweep(counting_gradients, space, progress=False, stacked=False, **settings)
     for key, outcome in found.outcomes.items():

@@ -1,5 +1,6 @@
 """Trials of one process share files, threads and libraries: what acts is found and named."""
 
+import functools
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from orderone.core.errors import code_of
 from orderone.sweeping import shared_state
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
+from orderone.training import interrupts
 from orderone.training.source import Source
 
 STEPS = 5
@@ -110,6 +112,44 @@ def test_models_without_such_state_get_no_note(precision):
 
     for options in ({}, {"clip": 1.0, "accumulate": 2}, {"optimizer": "muon"}):
         assert not notes_on_state(sweep(build, seeds=4, precision=precision, **options))
+
+
+@functools.lru_cache
+def drawn(size):
+    return torch.rand(size)
+
+
+class Cached(nn.Module):
+    """Model that draws numbers once, and keeps them in a cache of Python."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width, dropout=0.3)
+
+    def forward(self, x):
+        return self.inner(x) * drawn(3)
+
+
+def test_each_trial_begins_with_empty_caches_of_python():
+    assert not notes_on_state(sweep(Cached, seeds=4))
+
+
+def test_a_resumed_trial_is_not_the_first_one(tmp_path, monkeypatch):
+    options = {"store": tmp_path / "runs.db", "checkpoint_seconds": 0.0, "name": "net"}
+
+    def data(step, seed):
+        if step == STEPS - 1:
+            monkeypatch.setattr(interrupts, "pending", lambda: True)
+        return batch(step, seed)
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(lambda width: mlp(width, dropout=0.3), seeds=5, data=data, **options)
+    monkeypatch.undo()
+    found = sweep(lambda width: mlp(width, dropout=0.3), seeds=5, **options)
+    assert not notes_on_state(found)
+    assert found.job is not None
+    [start] = found.job.starts.values()
+    assert (start.trial.seed, start.trained) == (1, 4)
 
 
 def test_a_start_is_repeated_after_two_four_and_eight_trials():

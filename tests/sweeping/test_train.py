@@ -473,6 +473,15 @@ def test_a_folder_of_shards_continues_with_any_number_of_processes(parallel, tmp
     assert one(None, tmp_path / "run").losses.tolist() == pytest.approx(whole, rel=1e-4)
 
 
+def test_writing_in_the_background_does_not_disturb_the_training(parallel):
+    """The threads that write have a process group of their own; messages got mixed up before."""
+    _, results = parallel
+    losses, stay = results["fsdp, saved often"]
+    assert losses == pytest.approx(one(None, steps=3 * STEPS).losses.tolist(), rel=1e-4)
+    assert len(stay) == 2
+    assert f"step-{3 * STEPS}" in stay
+
+
 def test_a_folder_in_one_process(tmp_path):
     path = tmp_path / "run"
     broken(None, path)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from orderone import InputError
-from orderone.theory import finite_width
+from orderone.theory import activations, finite_width
 
 G = np.array([[1.0, 0.6, -0.2], [0.6, 1.5, 0.1], [-0.2, 0.1, 0.8]])
 
@@ -68,6 +68,7 @@ def test_one_input_is_the_known_vertex(activation):
     found = finite_width.four_point_kernel(activation, [20, 30, 40], [[0.9]], 1.6, 0.1)
     np.testing.assert_allclose(found.covariance[:, 0, 0], single.variance, rtol=1e-6)
     np.testing.assert_allclose(found.vertex[:, 0, 0, 0, 0], single.vertex, rtol=3e-3)
+    np.testing.assert_allclose(found.correction[:, 0, 0], single.correction, rtol=4e-3, atol=1e-9)
 
 
 def test_linear_networks_of_several_inputs():
@@ -89,6 +90,57 @@ def test_vertices_against_networks():
         covariance = 1.8 * h @ h.transpose(0, 2, 1) / n + 0.1
     drawn = np.cov(covariance.reshape(networks, 9).T).reshape(3, 3, 3, 3)
     np.testing.assert_allclose(theory.vertex[-1], drawn, atol=0.07 * drawn.max())
+
+
+@pytest.mark.parametrize("pair", [(0, 0), (0, 1), (0, 2)])
+def test_corrections_of_several_inputs_against_networks(pair):
+    """Draw the second layer; the mean of the third one is known from it.
+
+    The covariance of the second layer has the mean K, so the part of the third one that is linear
+    in it averages to 0: a regression removes its noise.
+    """
+    n, networks = 192, 4000
+    a, b = pair
+    theory = finite_width.four_point_kernel("tanh", [n] * 3, G, 1.8, 0.1)
+    rng = np.random.default_rng(1)
+    z = np.linalg.cholesky(1.8 * G + 0.1) @ rng.standard_normal((networks, 3, n))
+    h = np.tanh(z)
+    drawn = 1.8 * h @ h.transpose(0, 2, 1) / n + 0.1
+    left, cross, right = drawn[:, a, a], drawn[:, a, b], drawn[:, b, b]
+    gap = np.clip(1 - cross / np.sqrt(left * right), 0, 2) if a != b else 0 * left
+    third = 1.8 * np.asarray(activations.get("tanh").pair(left, right, gap)) + 0.1
+    away = (drawn - theory.covariance[1])[:, [a, a, b], [a, b, b]]
+    design = np.column_stack([np.ones(networks), away[:, : 3 if a != b else 1]])
+    found, *_ = np.linalg.lstsq(design, third - theory.covariance[2][pair], rcond=None)
+    noise = (third - theory.covariance[2][pair] - design @ found).std() / networks**0.5
+    expected = theory.correction[2][pair]
+    assert abs(found[0] - expected) < 4 * noise + 0.05 * abs(expected)
+    assert abs(expected) > 6 * noise or pair == (0, 1)  # infinite width alone is refuted
+
+
+def test_corrections_of_the_relu_for_two_inputs():
+    """Mixed differences of the arc-cosine kernel, in its closed form."""
+    rho, n = 0.3, 40
+    K0 = np.array([[1.0, rho], [rho, 1.0]])
+    found = finite_width.four_point_kernel("relu", [n] * 3, K0, 2.0)
+
+    def arc_cosine(x):
+        aa, ab, bb = x
+        c = ab / (aa * bb) ** 0.5
+        return (aa * bb) ** 0.5 * ((1 - c * c) ** 0.5 + c * (np.pi - np.arccos(c))) / np.pi
+
+    at = found.covariance[1][[0, 0, 1], [0, 1, 1]]
+    V = found.vertex[1][[0, 0, 1], [0, 1, 1]][:, [0, 0, 1], [0, 1, 1]]
+    h = 1e-3
+    bend = 0.0
+    for i in range(3):
+        for j in range(3):
+            ei, ej = h * np.eye(3)[i], h * np.eye(3)[j]
+            mixed = arc_cosine(at + ei + ej) - arc_cosine(at + ei - ej)
+            mixed += arc_cosine(at - ei - ej) - arc_cosine(at - ei + ej)
+            bend += mixed / (4 * h * h) * V[i, j] / 2
+    assert found.correction[2, 0, 1] == pytest.approx(bend, rel=1e-3)
+    np.testing.assert_allclose(found.correction[:, 0, 0], 0, atol=1e-9)  # homogeneous
 
 
 @pytest.mark.parametrize(

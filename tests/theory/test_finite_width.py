@@ -1,5 +1,7 @@
 """Four-point vertices and Jacobians against closed forms and networks."""
 
+from math import erf
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,32 @@ def test_linear_jacobians(depth):
     orthogonal = finite_width.jacobian_spectrum(MeanField("linear", 0.5, 0.1), depth, "orthogonal")
     assert orthogonal.variance == pytest.approx(0, abs=1e-12)
     assert orthogonal.largest == pytest.approx(scale, rel=1e-6)
+
+
+@pytest.mark.parametrize("depth", [8, 30])
+@pytest.mark.parametrize("weights", ["gaussian", "orthogonal"])
+@pytest.mark.parametrize("activation", ["hard-tanh", "relu"])
+def test_ends_of_spectra_of_slopes_0_and_1(activation, weights, depth):
+    """Slopes are 1 with the probability p: M^-1(z) is maximal at a root of a polynomial in z.
+
+    M^-1 = z / (1 + z) ((1 + z)^(1 - s) / (w (p + z)))^L with s = 1 for Gaussian weights, else 0.
+    """
+    w = 1.4
+    network = MeanField(activation, w, 0.1)
+    p = 0.5
+    if activation == "hard-tanh":
+        p = erf(1 / (2 * float(network.q_star)) ** 0.5)
+    if weights == "gaussian":
+        z = (1 - depth + ((depth - 1) ** 2 + 4 * depth * p) ** 0.5) / (2 * depth)
+        layer = 1 / (w * (p + z))
+    else:
+        z = p / (depth * (1 - p) - 1)
+        layer = (1 + z) / (w * (p + z))
+    found = finite_width.jacobian_spectrum(network, depth, weights)
+    assert found.largest == pytest.approx((1 + z) / z * layer**-depth, rel=1e-9)
+    assert found.mean == pytest.approx((w * p) ** depth, rel=1e-9)
+    spread = 1 / p - 1 + (weights == "gaussian")
+    assert found.variance == pytest.approx(found.mean**2 * depth * spread, rel=1e-9)
 
 
 @pytest.mark.parametrize("weights", ["gaussian", "orthogonal"])

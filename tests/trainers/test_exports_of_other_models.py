@@ -32,11 +32,15 @@ WRAPPERS: dict[str, Callable[[str], str]] = {
     "olmo-core": checkpointed,
     "megatron": lambda name: f"module.module.{name}",
 }
-# built as Llama, Qwen3, Mixtral or GPT-2
-KNOWN_TO_MEGATRON = {
-    "cohere", "gemma", "gpt2", "granite", "llama", "mistral", "mixtral", "olmoe", "qwen3",
-    "qwen3-moe", "smollm3",
+# built as Llama, Qwen3 or Mixtral, and some more
+LLAMAS = {
+    "cohere", "gemma", "granite", "llama", "mistral", "mixtral", "olmoe", "qwen3", "qwen3-moe",
+    "smollm3",
 }  # fmt: skip
+KNOWN = {
+    "megatron": LLAMAS | {"gpt2"},
+    "olmo-core": LLAMAS | {"exaone4", "gemma2", "gemma3", "olmo2"},
+}
 OTHERS = ("packed nanoGPT", "nanoGPT packed by head")
 
 
@@ -154,10 +158,11 @@ def lists_layers(export: Export) -> bool:
 @pytest.mark.parametrize("name", [*hf_families.FAMILIES, *OTHERS])
 def test_every_tensor_gets_its_values(name, target):
     made = plan(name)
-    if target == "megatron" and name not in KNOWN_TO_MEGATRON:
+    known = target not in KNOWN or name in KNOWN[target]
+    if not known:
         with refuses("export-names", argument="names"):
             made.export(target, allow_loss=LOSSES)
-    for names in ("as-is",) if name not in KNOWN_TO_MEGATRON else (None, "as-is"):
+    for names in (None, "as-is") if known else ("as-is",):
         export = made.export(target, allow_loss=LOSSES, names=names)
         groups = content(made, target, names).groups
         wanted = {name: group for group in groups for name in group.names}

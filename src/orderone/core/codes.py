@@ -292,10 +292,12 @@ PLAN = {
         " of the export list what was left out. Exports to json and yaml hold everything."
     ),
     "export-names": (
-        "Megatron has models of its own, with other names of tensors than Hugging Face. A tensor"
-        " that no pattern matches gets the settings of the others there, without a message. The"
-        " export knows the names for Llama, Qwen3, Mixtral and GPT-2. For another model pass"
-        " names=, a function or a mapping; or names='as-is', if Megatron trains this very model."
+        "Megatron and OLMo-core have models of their own, with other names of tensors than Hugging"
+        " Face. A tensor that no pattern matches gets the settings of the others there, without a"
+        " message (in OLMo-core with a pipeline or its own DDP). The export knows the names for"
+        " Llama, Qwen3, Mixtral, GPT-2 (Megatron), OLMo-2 and Gemma 3 (OLMo-core). For another"
+        " model pass names=, a function or a mapping; or names='as-is', if the trainer trains this"
+        " very model."
     ),
     "export-packed": (
         "A tensor of the trainer holds several tensors of the model, for example queries, keys and"

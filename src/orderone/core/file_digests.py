@@ -65,7 +65,7 @@ def _database() -> Path:
 
 
 def _read(states: dict[str, str]) -> dict[str, str]:
-    """Return the kept digests of files that have not changed since."""
+    """Return the stored digests of files that have not changed since."""
     known: dict[str, str] = {}
     place = _database()
     if not place.is_file():

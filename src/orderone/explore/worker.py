@@ -14,9 +14,9 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
+from io import TextIOBase
 from math import isfinite, isnan
 from threading import Lock, Thread
-from typing import TextIO
 
 from orderone.core.errors import with_code
 
@@ -30,7 +30,7 @@ POLL = 0.05  # seconds between two looks at the processor time
 class Clock:
     """Writes an answer and ends this process if a question takes too much processor time."""
 
-    def __init__(self, seconds: float, out: TextIO):
+    def __init__(self, seconds: float, out: TextIOBase):
         self._seconds = seconds
         self._out = out
         self._lock = Lock()

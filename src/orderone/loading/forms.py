@@ -197,7 +197,7 @@ def read_data(
 
 
 def needs_batch_size(data: object) -> bool:
-    """Return whether data has no batches until it is told their size."""
+    """Return whether data needs a batch size before it has batches."""
     if is_map_dataset(data):
         return True
     if not callable(data) or isinstance(data, (type, nn.Module)):

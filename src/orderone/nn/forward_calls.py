@@ -65,8 +65,8 @@ def _inside(value: object) -> Iterator[object]:
 
 
 def _name(step: dis.Instruction) -> str:
-    """Return the name in an instruction; newer versions of Python load two variables at once."""
-    if step.opname.startswith("LOAD_FAST") and isinstance(step.argval, tuple):
+    """Return the name in an instruction; of two variables (Python 3.13) the last one is on top."""
+    if "_FAST" in step.opname and isinstance(step.argval, tuple):
         return str(step.argval[-1])
     return str(step.argval)
 
@@ -141,7 +141,9 @@ class _Scan:
             if step.opname in IMPORTS:
                 value = _imported(value, step.opname, name)
             elif step.opname.startswith("STORE_FAST"):
-                local[name] = value if isinstance(value, ModuleType) else UNKNOWN
+                first = step.argval[0] if isinstance(step.argval, tuple) else name
+                local[first] = value if isinstance(value, ModuleType) else UNKNOWN
+                value = local.get(name, UNKNOWN)  # STORE_FAST_LOAD_FAST
             elif step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")):
                 value = self._attribute(value, name, depth)
             elif step.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF")):

@@ -95,7 +95,7 @@ def absolute_plan(
         headline=headline,
         notes=(*hook_notes(multipliers), *request.eps_notes()),
         multipliers=multipliers,
-        looked=constants.note,
+        probe_summary=constants.note,
         model=unwrap(model),
         planned=sizes_now({name: item.tensor for name, item in items.items()}),
         user_class=request.algorithm.user_class,

@@ -370,10 +370,10 @@ def _with_init_check(made: Plan, request: Request, facts: ForwardFacts) -> Plan:
         observations = init_check.observe(proof, small, large, facts.pair)
     except Exception as error:  # the user's forward code may raise anything
         failure = f"sizes at initialization were not compared ({type(error).__name__}: {error})"
-        return replace(made, looked=with_code(f"{facts.note}: {failure}", "probe-not-run"))
-    looked, unexpected = init_check.summary(facts.note, observations, facts.pair.growth)
+        return replace(made, probe_summary=with_code(f"{facts.note}: {failure}", "probe-not-run"))
+    summary, unexpected = init_check.summary(facts.note, observations, facts.pair.growth)
     notes = (*made.notes, *unexpected)
-    return replace(made, observations=observations, looked=looked, notes=notes)
+    return replace(made, observations=observations, probe_summary=summary, notes=notes)
 
 
 def _matching_overrides(request: Request, model: nn.Module) -> dict[str, str]:

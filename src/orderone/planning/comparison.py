@@ -53,7 +53,7 @@ class Comparison:
 
     @cached_property
     def traced_as(self) -> dict[str, str]:
-        """For every tensor, the corresponding tensor of the traced instance."""
+        """Names of the corresponding tensors of the traced instance, by tensor."""
         return self.facts.traced_as(self.shapes)
 
     @cached_property

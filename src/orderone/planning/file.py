@@ -34,7 +34,7 @@ class PlanFile:
     headline: str
     settings: Settings
     applied: bool
-    looked: str
+    looked: str  # Plan.probe_summary
     notes: tuple[str, ...]
     multipliers: tuple[Multiplier, ...]
     rows: tuple[Row, ...]
@@ -60,7 +60,7 @@ def as_record(plan: Plan) -> dict[str, object]:
         "headline": plan.headline,
         "settings": asdict(plan.settings),
         "applied": plan.applied,
-        "looked": plan.looked,
+        "looked": plan.probe_summary,
         "notes": plan.notes,
         "undone": plan.undone,
         "multipliers": [asdict(multiplier) for multiplier in plan.multipliers],
@@ -106,7 +106,7 @@ def load(path: str | PathLike[str]) -> Plan:
         notes=content.notes,
         undone=content.undone,
         multipliers=content.multipliers,
-        looked=content.looked,
+        probe_summary=content.looked,
         was_applied=content.applied,
     )
 

@@ -1,4 +1,4 @@
-"""Where the settings of a tensor come from: factors by axis or adjustment, target over base.
+"""Origins of the settings of a tensor: factors by axis or adjustment, target over base.
 
 The product of all origins of a tensor, times the values tuned on the base, is its row of the plan.
 """

@@ -314,7 +314,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()  # notes that need a change in the model's code
     multipliers: tuple[Multiplier, ...] = ()
-    looked: str = "probe: not run"
+    probe_summary: str = "probe: not run"
     observations: "tuple[Observation, ...]" = ()
     model: nn.Module | None = field(default=None, repr=False)
     # sizes when the plan was made
@@ -346,7 +346,7 @@ class Plan:
     def _repr_html_(self) -> str:
         """Return the table for notebooks."""
         table = [text.COLUMNS, *text.compressed(self.rows)]
-        return notebook_html(self.headline, [table], [*self.notes, text.LEGEND, self.looked])
+        return notebook_html(self.headline, [table], [*self.notes, text.LEGEND, self.probe_summary])
 
     def __str__(self) -> str:
         return printable(text.render(self))

@@ -92,7 +92,7 @@ def relative_plan(model: nn.Module, base: Base, request: Request, facts: Forward
         ),
         undone=adjusted.undone,
         multipliers=adjusted.multipliers,
-        looked=facts.note,
+        probe_summary=facts.note,
         model=model,
         planned=sizes_now({name: item.tensor for name, item in pair.items.items()}),
         user_class=request.algorithm.user_class,

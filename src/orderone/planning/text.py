@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps", "why")
 NUMBERS = ("mult", "lr", "wd", "eps")
 LEGEND = (
-    "init: RMS of the initial values (=1: all are 1); wd: weight decay; mult: factor of a hook in"
-    " the forward pass (1: none); grows: fan-in (in) and fan-out (out), model over base; eps scales"
-    " like the predicted gradient; group: tensors with equal lr, wd, eps"
+    "init: RMS of initial values (=1: all are 1); grows: model over base; wd: weight decay;"
+    " mult: factor of a hook (1: none); eps scales like the predicted gradient; group: tensors with"
+    " equal lr, wd, eps"
 )
 
 
@@ -64,7 +64,7 @@ def render(plan: "Plan", wide: bool = False, origins: bool | None = None) -> str
         by_origin = origin_lines(plan.rows)
     else:
         by_origin = []
-    remarks += [LEGEND, plan.looked]
+    remarks += [LEGEND, plan.probe_summary]
     if origins:
         remarks = [*_horizon_lines(plan), *remarks]
     remarks += hint_on_codes(remarks)

@@ -27,7 +27,7 @@ NOT_SETTINGS = (*RESULTS, *FREE, "tokens")
 
 @dataclass(frozen=True)
 class Arrangement:
-    """What the studies of a sweep have in common, and the combinations of the other settings."""
+    """Common axis and setting of the studies of a sweep, and combinations of the other settings."""
 
     axis: str  # width or depth
     setting: str  # the learning rate: lr or lr.embedding
@@ -70,7 +70,7 @@ def _plain(value: Any) -> object:
 
 @dataclass(frozen=True)
 class Carried:
-    """What the best learning rate of the smallest size costs at the largest; both are of the grid.
+    """Loss at the largest size with the best learning rate of the smallest; both are of the grid.
 
     Losses are means over seeds at the largest size, inf if one of them diverged.
     """
@@ -156,8 +156,8 @@ class Transfers:
         for combination, reason in self.failed.items():
             lines += wrapped(f"{combination}: no study: {reason}", indent=0)
         legend = (
-            f"lr: the value of the grid with the lowest loss at {axis} {min(sizes)}; loss: {axis}"
-            f" {max(sizes)} trained with it; tuned: lowest loss of {axis} {max(sizes)}"
+            f"lr: best value of the grid at {axis} {min(sizes)}; loss: loss at {axis} {max(sizes)}"
+            f" with this lr; tuned: lowest loss at {axis} {max(sizes)}"
         )
         return printable("\n".join([*lines, *wrapped(legend, indent=0)]))
 

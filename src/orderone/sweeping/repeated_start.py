@@ -67,9 +67,6 @@ def recorded(loop: TrainingLoop, start: Start, outputs: bool) -> Iterator[None]:
 
     With `outputs`, those of all modules in its first pass, too.
     """
-    if loop.done:
-        yield
-        return
     names: dict[int, str] = {}
     for name, module in loop.step.module.named_modules():
         names[id(module)] = name

@@ -1,4 +1,4 @@
-"""Only those kernels of torch that give the same bits every time.
+"""Restrict torch to kernels that give the same bits every time.
 
 Some kernels add numbers in an order that changes from run to run: on a GPU the gradients of
 embeddings, of indexing and of some forms of attention. torch has a switch that avoids them where it

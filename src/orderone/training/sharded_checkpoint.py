@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -53,6 +53,7 @@ class ShardedCheckpoint(TrainCheckpoint):
         super().__init__(path, world, identity, other)
         self.keep = keep
         self._writing: Future[str] | None = None  # its result is what went wrong
+        self._group: dist.ProcessGroup | None = None  # processes as the writing threads see them
         self._folder = path
 
     # --- writing ----------------------------------------------------------------------------------
@@ -67,7 +68,10 @@ class ShardedCheckpoint(TrainCheckpoint):
         if self.world.first:
             shutil.rmtree(self._folder, ignore_errors=True)
         self.world.wait()
-        written = _write(self._folder, tensors, self.world)
+        if self._group is None and _in_background(self.world):
+            # messages of the training would mix with those of the writing threads
+            self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+        written = _write(self._folder, tensors, self.world, self._group)
         committed: Future[str] = Future()
         written.add_done_callback(
             lambda done: committed.set_result(self._commit(done, self._folder, record))
@@ -292,15 +296,22 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _write(folder: Path, tensors: dict[str, Tensor], world: World) -> Future[Any]:
-    """Write all tensors; in the background if there are several processes, connected by gloo."""
+def _in_background(world: World) -> bool:
+    """Return whether threads can write while the training goes on."""
+    return world.size > 1 and "gloo" in dist.get_backend_config()
+
+
+def _write(
+    folder: Path, tensors: dict[str, Tensor], world: World, group: dist.ProcessGroup | None
+) -> Future[Any]:
+    """Write all tensors; in the background if `group` connects the threads that write."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     with _quiet():
-        if world.size > 1 and "gloo" in dist.get_backend_config():
-            response = async_save(tensors, storage_writer=writer)
+        if group is not None:
+            response = async_save(tensors, storage_writer=writer, process_group=group)
             return response if isinstance(response, Future) else response.upload_completion
         written: Future[Any] = Future()
         try:

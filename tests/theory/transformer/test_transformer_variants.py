@@ -108,6 +108,34 @@ def test_blocks_against_networks(letter, settings):
     np.testing.assert_allclose(expected, theta, atol=0.13 * expected.max())
 
 
+@pytest.mark.parametrize("letter", ["M", "G"])
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_gains_and_placements_in_closed_form(letter, placement):
+    """ReLU blocks by hand, with the kernel of arc cosines."""
+    gain, skip = 0.7, 1.3
+    C = {"W": 1.5, "X": 0.8}
+    model = theory.Transformer(
+        letter, "relu", C=C, eps=0.0, placement=placement, norm_gain=gain, skip_gain=skip
+    )
+    before, after = model.kernels(G0)
+
+    def norm(G):
+        size = np.sqrt(G.diagonal())
+        return gain**2 * G / np.multiply.outer(size, size)
+
+    def branch(F):
+        size = np.multiply.outer(np.sqrt(F.diagonal()), np.sqrt(F.diagonal())) * C["W"]
+        c = np.clip(C["W"] * F / size, -1, 1)
+        pair = size * (np.sqrt(1 - c**2) + (np.pi - np.arccos(c)) * c) / (2 * np.pi)
+        return C["X"] * pair * (C["W"] * F if letter == "G" else 1)
+
+    if placement == "pre":
+        expected = skip**2 * before + branch(norm(before))
+    else:
+        expected = norm(skip**2 * before + branch(before))
+    np.testing.assert_allclose(after, expected, rtol=1e-7)
+
+
 def test_gated_blocks_propagate_the_derivative():
     """Theta through a gated MLP is the derivative of its kernel between two inputs."""
     weights = Weights(theory.Transformer().C, {"W": 1.0, "X": 1.0})

@@ -1,4 +1,4 @@
-"""From records to verdicts: `judge` joins the measurements of a study with the expectations.
+"""Turn records into verdicts: `judge` joins the measurements of a study with the expectations.
 
 Lines come from the table in `quantities` (fits), from `settings` (known numbers) and from
 `untrained` (tensors without updates). `verdict` judges one fit, `causes` explains the failures.

@@ -1,4 +1,4 @@
-"""From a PyTorch model to the kernels of the same model with infinitely many channels.
+"""Kernels of a PyTorch model with infinitely many channels.
 
 One forward pass of one example runs under a mode that sees every function of torch. A tensor that
 depends on the inputs carries the layers of `theory.kernels` between the inputs and itself:

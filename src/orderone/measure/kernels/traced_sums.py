@@ -1,4 +1,4 @@
-"""Where streams meet in a traced forward pass: residual branches, gates, positions, tokens."""
+"""Sums and products of streams in a traced forward pass: branches, gates, positions, tokens."""
 
 from collections.abc import Sequence
 from dataclasses import replace

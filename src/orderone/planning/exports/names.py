@@ -194,8 +194,9 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     "olmo-core": (Family(OLMO_CORE), Family(OLMO_CORE_POST_NORM), Family(OLMO_CORE_GEMMA)),
 }
 
-# trainers that go on without an error if no pattern matches a tensor
-SILENT = frozenset({"megatron"})
+# Trainers that go on without an error if no pattern matches a tensor. OLMo-core does so with a
+# pipeline and in its own DDP, where a part of the model need not have all tensors (strict=False).
+SILENT = frozenset({"megatron", "olmo-core"})
 
 # experts in NeMo Automodel's own implementations
 NEMO_EXPERTS: Mapping[str, str] = {

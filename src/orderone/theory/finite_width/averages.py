@@ -1,17 +1,30 @@
-"""Rule for Gaussian averages of functions of slopes, which may jump."""
+"""Rule for Gaussian averages of functions of slopes, which may jump at kinks of the activation."""
 
 import numpy as np
 
-from orderone.theory.gaussian.panels import density, legendre
+from orderone.theory.activations import Activation
+from orderone.theory.gaussian.panels import REACH, cut_line
+from orderone.theory.gaussian.piecewise import resolve
 
-REACH = 11.0  # standard deviations
-PANELS = 1000  # so many that a jump, which lies inside of one panel, costs 1e-4 at most
+PANELS = 1000  # so many that the largest slope is close to that at a node
 ORDER = 8
 
 
-def line() -> tuple[np.ndarray, np.ndarray]:
-    """Return z and weights with E f(z) = sum of weights f(z)."""
-    nodes, weights = legendre(ORDER)
-    width = 2 * REACH / PANELS
-    z = (-REACH + width * (np.arange(PANELS)[:, None] + nodes)).ravel()
-    return z, width * np.tile(weights, PANELS) * density(z)
+def line(phi: Activation, variance: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return z and weights with E f(sqrt(variance) z) = sum of weights f(sqrt(variance) z).
+
+    The line is also cut where phi is not smooth.
+    """
+    root = float(np.sqrt(variance))
+    cuts = np.linspace(-REACH, REACH, PANELS + 1)
+    if root > 0:
+        pieces = resolve(lambda x: _values(phi, x), max(REACH * root, 1.0))
+        if pieces is not None:
+            cuts = np.array([*cuts, *np.divide(pieces.kinks, root)])
+    return cut_line(cuts, ORDER)
+
+
+def _values(phi: Activation, x: np.ndarray) -> np.ndarray:
+    if not x.size:
+        return np.zeros(x.shape)
+    return np.asarray(phi(x), dtype=float)

@@ -72,8 +72,8 @@ def jacobian_spectrum(
             " take a smaller weight_var",
             argument="network",
         )
-    z, chance = line()
     phi = network.phi
+    z, chance = line(phi, q)
     squares = np.asarray(phi.derivative(np.sqrt(q) * z), dtype=float) ** 2 / keep**2
     chance = keep * chance  # dropped neurons have slope 0
     first = float(phi.derivative_moment(q)) / keep

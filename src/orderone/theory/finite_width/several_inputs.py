@@ -3,14 +3,19 @@
     K_ab^(l+1)         = bias_var + weight_var E[phi_a phi_b]
     V_(ab)(cd)^(l+1)   = weight_var^2 Cov(phi_a phi_b, phi_c phi_d) / n_l
                          + sum over pairs of P_(ab)(ef) V_(ef)(gh) P_(cd)(gh)
-    P_(ab)(ef)         = dK_ab^(l+1) / dK_ef^l
+    D_ab^(l+1)         = sum over pairs of P_(ab)(ef) D_ef
+                         + 1/2 sum over pairs of H_(ab)(ef)(gh) V_(ef)(gh)
+    P_(ab)(ef)         = dK_ab^(l+1) / dK_ef^l,     H_(ab)(ef)(gh) = d^2 K_ab^(l+1) / dK_ef dK_gh
 
 V_(ab)(cd) = Cov(g_ab, g_cd), with g the covariance of the neurons of a layer, given the layers
-before: E[z_ia z_ib z_jc z_jd] - E[z_ia z_ib] E[z_jc z_jd] for i != j. By Price's theorem P is
-weight_var E[phi'_a phi'_b] for the pair itself; derivatives in the variances are differences of
-K_ab. Covariances of products are averages over Sobol points.
+before: E[z_ia z_ib z_jc z_jd] - E[z_ia z_ib] E[z_jc z_jd] for i != j. The mean of g is K + D to
+order 1/n. By Price's theorem P is weight_var E[phi'_a phi'_b] for the pair itself; derivatives in
+the variances are differences of K_ab. K_ab depends on K_aa, K_ab and K_bb alone, so the last sum is
+a sum of second differences along the eigenvectors of their covariance. Covariances of products are
+averages over Sobol points.
 
-Roberts, Yaida & Hanin 2022, "The Principles of Deep Learning Theory", (4.90).
+Roberts, Yaida & Hanin 2022, "The Principles of Deep Learning Theory", (4.90), and (4.115) for one
+input.
 """
 
 from dataclasses import dataclass
@@ -29,6 +34,8 @@ from orderone.theory.kernels.validation import check_semidefinite, floating, squ
 MOST_INPUTS = 12  # vertices have inputs^4 entries
 POINTS = 2**15
 STEP = 1e-4  # of differences, relative to a variance
+SECOND_STEP = 2e-3  # of second differences
+NOISE = 1e-6  # share of an eigenvalue that is noise of Sobol points
 LARGEST = 1e100
 
 
@@ -37,6 +44,7 @@ class FourPointKernel:
     """Moments of layers 1 .. depth."""
 
     covariance: np.ndarray  # K, (layers, inputs, inputs), of infinite width
+    correction: np.ndarray  # D: the covariance is K + D to order 1/n
     vertex: np.ndarray  # V, (layers, inputs, inputs, inputs, inputs)
 
 
@@ -47,7 +55,7 @@ def four_point_kernel(
     weight_var: Number = 1.0,
     bias_var: Number = 0.0,
 ) -> FourPointKernel:
-    """Return covariance and vertex of every layer.
+    """Return covariance, correction and vertex of every layer.
 
     `widths` are the numbers of neurons of layers 1, 2, ..; `K0` has the products of inputs per
     feature, (inputs, inputs).
@@ -66,8 +74,10 @@ def four_point_kernel(
     w = real(weight_var, "weight_var", above=0)
     b = real(bias_var, "bias_var", least=0)
     K = b + w * start
+    D = np.zeros_like(K)
     V = np.zeros([len(K)] * 4)
     covariances = [K]
+    corrections = [D]
     vertices = [V]
     for n in sizes[:-1]:
         if not (K.diagonal().min() > 0 and K.max() < LARGEST):
@@ -78,11 +88,13 @@ def four_point_kernel(
             )
         of_products = _covariance_of_products(phi, K)
         slopes = _slopes(phi, K, w)
+        D = _half(slopes, D[:, :, None, None])[:, :, 0, 0] + w * _bends(phi, K, V)
         V = w**2 * of_products / n + _through(slopes, V)
         K = b + w * _pairs(phi, K)
         covariances.append(K)
+        corrections.append(D)
         vertices.append(V)
-    return FourPointKernel(np.array(covariances), np.array(vertices))
+    return FourPointKernel(np.array(covariances), np.array(corrections), np.array(vertices))
 
 
 def _pairs(phi: Activation, K: np.ndarray) -> np.ndarray:
@@ -115,6 +127,33 @@ def _slopes(phi: Activation, K: np.ndarray, w: float) -> tuple[np.ndarray, np.nd
     up, down = (_pair(phi, q * (1 + s * STEP), q * (1 + s * STEP), 0 * q) for s in (1, -1))
     np.fill_diagonal(own, w * (up - down) / (2 * STEP * q))
     return cross, own
+
+
+def _bends(phi: Activation, K: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """Return half the second derivative of E[phi_a phi_b], contracted with V."""
+    result = np.zeros_like(K)
+    for a in range(len(K)):
+        for b in range(a + 1):
+            pairs = ([a, a, b], [a, b, b])
+            at = K[pairs]
+            eigenvalues, directions = np.linalg.eigh(V[pairs][:, *pairs])
+            real_ones = eigenvalues > NOISE * max(eigenvalues.max(), 0.0)
+            total = 0.0
+            for value, direction in zip(
+                eigenvalues[real_ones], directions.T[real_ones], strict=True
+            ):
+                step = SECOND_STEP * min(at[0], at[2])
+                up, middle, down = _moved(phi, at, direction, step)
+                total += value * (up - 2 * middle + down) / (2 * step**2)
+            result[a, b] = result[b, a] = total
+    return result
+
+
+def _moved(phi: Activation, at: np.ndarray, direction: np.ndarray, step: float) -> np.ndarray:
+    """Return E[phi_a phi_b] at three points of a line through K_aa, K_ab and K_bb."""
+    left, cross, right = at[:, None] + step * direction[:, None] * np.array([1.0, 0.0, -1.0])
+    gap = np.clip(1 - cross / np.sqrt(left * right), 0, 2)
+    return _pair(phi, left, right, gap)
 
 
 def _through(slopes: tuple[np.ndarray, np.ndarray], V: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 class Place(NamedTuple):
-    """Where two ways are compared."""
+    """A place where two ways are compared."""
 
     step: int
     kind: str  # loss, gradient, gradients (all together), update, buffer or evaluation
