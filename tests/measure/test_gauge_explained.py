@@ -71,3 +71,25 @@ def test_the_gauge_of_a_constant_in_the_forward_code_is_explained_with_a_finite_
     causes = [line.cause for line in r.judgements if "hidden.weight (gauge)" in line.cause]
     assert causes
     assert not any("inf" in cause for cause in causes)
+
+
+def test_powers_of_almost_zero_need_no_explanation():
+    class Normalized(nn.Module):
+        """The plan compensates the division by the length; what remains is rounding."""
+
+        def __init__(self, width: int):
+            super().__init__()
+            self.first = nn.Linear(16, width)
+            self.hidden = nn.Linear(width, width)
+            self.last = nn.Linear(width, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = nn.functional.normalize(torch.relu(self.first(x)), dim=-1)
+            return self.last(torch.relu(self.hidden(x * 1.0)))
+
+    x = torch.randn(16, 16, generator=torch.Generator().manual_seed(0))
+    batch = (x, torch.arange(16) % 8)
+    r = o1.coord_check(Normalized, [32, 64, 128], lr=1e-2, batches=batch, seeds=1)
+    outputs = [line for line in r.judgements if line.module == "hidden"]
+    outputs = [line for line in outputs if line.quantity == "output"]
+    assert [line.cause for line in outputs if "(gauge)" in line.cause] == []

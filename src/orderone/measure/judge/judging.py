@@ -23,6 +23,7 @@ from orderone.measure.judge.settings import SettingsJudge
 from orderone.measure.judge.study_facts import StudyFacts
 from orderone.measure.judge.thresholds import (
     CANCELLED,
+    EXACT,
     FEW,
     RESOLUTION,
     ROUNDED,
@@ -297,6 +298,8 @@ def _gauge(expected: Expected, verdict: Verdict, size: str) -> str:
     if verdict != Verdict.PASS or not expected.gauge_of:
         return ""
     power = expected.bound if math.isfinite(expected.bound) else expected.exponent
+    if not abs(power) > EXACT:
+        return ""
     return (
         f"{size}^{power:.3g} is correct here: the plan writes a factor of another layer or of the"
         f" forward code into {expected.gauge_of} (gauge), for example the factor of a tied readout"
