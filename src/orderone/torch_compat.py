@@ -61,6 +61,7 @@ __all__ = [
     "COMPILED_CALL",
     "COMPILED_FORWARD",
     "COMPILER_LOGGER",
+    "COMPILER_MODULES",
     "MODULE_HOOKS",
     "NATIVE_MODULE",
     "RESET_PARAMETERS",
@@ -310,6 +311,9 @@ def share_step_hooks(optimizer: Optimizer, copied: Optimizer) -> None:
 
 # Name of the compiler's logger: compiled passes of single models; all.
 COMPILER_LOGGER = "torch._dynamo"
+
+# Packages whose code writes files while it compiles: files that a pass writes; all.
+COMPILER_MODULES = ("torch._dynamo", "torch._inductor", "triton")
 
 # Operation that casts a tensor to another type: the precision inside a model; all.
 CAST_OPERATION = torch.ops.aten._to_copy.default

@@ -1,5 +1,7 @@
 """Random calls of the theory API answer within ten seconds, or raise with a message."""
 
+# pyright: reportArgumentType=false
+
 import subprocess
 import sys
 from collections.abc import Callable

@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from types import CodeType
 from typing import Any
 
+from orderone.torch_compat import COMPILER_MODULES
 from orderone.training.source import Source
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-COMPILERS = ("torch._dynamo", "torch._inductor", "triton")
 _READS_DATA: CodeType = Source.many.__code__
 _watching = threading.local()  # `paths`, if this thread is watched
 _installed = threading.Event()
@@ -69,7 +69,7 @@ def _of_model(frame: Any) -> bool:
     while frame is not None:
         if frame.f_code is _READS_DATA:
             return False
-        if str(frame.f_globals.get("__name__")).startswith(COMPILERS):
+        if str(frame.f_globals.get("__name__")).startswith(COMPILER_MODULES):
             return False
         frame = frame.f_back
     return True

@@ -1,5 +1,8 @@
 """Kernels and linearizations of models that torch.func or forward mode get wrong, or refuse."""
 
+# pyright: reportCallIssue=false
+# pyright: reportIncompatibleMethodOverride=false
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,10 @@
 """Gains, post-norm, QK-norm, gated MLPs and scores, against networks, derivatives and moments."""
 
+# pyright: reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false
+# pyright: reportOperatorIssue=false
+# pyright: reportArgumentType=false
+
 import numpy as np
 import pytest
 import torch
