@@ -36,15 +36,31 @@ def test_unknown_models_keep_their_names_with_a_note():
     assert len(made.notes) == 1
 
 
+def like_a_llama(width: int) -> nn.Module:
+    """Return a model with one tensor of a Llama, and one that no Llama has."""
+    inner = nn.ModuleDict({"embed_tokens": nn.Embedding(8, width), "extra": nn.Linear(width, 8)})
+    return nn.ModuleDict({"model": inner})
+
+
 @pytest.mark.parametrize("target", ["megatron", "olmo-core"])
 def test_trainers_that_say_nothing_need_names(target):
     """They give the same settings to all tensors that no pattern matches, without a message."""
-    plan = small_plan()
+    plan = o1.plan(like_a_llama(32), base=like_a_llama(8), lr=1e-3)
     with refuses("export-names", argument="names"):
         plan.export(target)
     export = plan.export(target, names="as-is")
     assert set(export.settings()) == {row.name for row in plan.rows}
     assert not any("names=" in note for note in export.notes)
+
+
+def test_a_model_unlike_all_of_olmo_core_keeps_its_names():
+    """OLMo-core has no GPT-2: it trains the model itself. Megatron has many other models."""
+    plan = small_plan()
+    with refuses("export-names", argument="names"):
+        plan.export("megatron")
+    for export in (plan.export("olmo-core"), planned_models.plan("gpt2").export("olmo-core")):
+        assert set(export.settings()) == set(export.names)
+        assert len([note for note in export.notes if "names=" in note]) == 1
 
 
 def test_models_of_the_trainer_need_no_names():

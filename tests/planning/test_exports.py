@@ -26,9 +26,8 @@ LOSSES = ("eps", "multipliers")
 @pytest.mark.parametrize("name", planned_models.NAMES)
 def test_every_tensor_gets_the_values_of_the_plan(name, target):
     plan = planned_models.plan(name)
-    names = planned_models.export_names(name, target)
-    export = plan.export(target, allow_loss=LOSSES, names=names)
-    expected = content(plan, target, names)
+    export = plan.export(target, allow_loss=LOSSES)
+    expected = content(plan, target, None)
     found = export.settings()
     assert set(found) == set(export.names) == set(expected.names)
     holds_eps = "eps" in FORMATS[target].holds
@@ -368,7 +367,7 @@ def test_models_without_documented_names(name):
     for target in FORMATS:
         documented = name == "Qwen3MoeForCausalLM" or target not in tables.SILENT
         if target == "olmo-core":
-            documented = name != "DeepseekV3ForCausalLM"
+            documented = name != "DeepseekV3ForCausalLM"  # most tensors are those of a Llama
         if not documented:
             with refuses("export-names", argument="names"):
                 plan.export(target, allow_loss=losses)

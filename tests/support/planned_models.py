@@ -1,7 +1,7 @@
 """Small Hugging Face models with plans, as users export them."""
 
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import transformers
@@ -53,11 +53,6 @@ def model(name: str) -> nn.Module:
         attn_pdrop=0.0,
     )
     return transformers.GPT2LMHeadModel(config)
-
-
-def export_names(name: str, target: str) -> Literal["as-is"] | None:
-    """Return the argument `names` of an export: OLMo-core has no GPT-2."""
-    return "as-is" if (name, target) == ("gpt2", "olmo-core") else None
 
 
 @cache

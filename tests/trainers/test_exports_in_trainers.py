@@ -21,10 +21,9 @@ def exported(name, target, wrapped: Callable[[str], str] = str, **options):
     `wrapped` returns a name as the trainer's wrappers change it.
     """
     plan = planned_models.plan(name)
-    names_of_trainer = planned_models.export_names(name, target)
-    export = plan.export(target, names=names_of_trainer, **options)
+    export = plan.export(target, **options)
     expected = {}
-    for group in content(plan, target, names_of_trainer).groups:
+    for group in content(plan, target, None).groups:
         expected.update({wrapped(name): group for name in group.names})
     model = Named([wrapped(name) for name in export.names])
     names = {p: name for name, p in model.named_parameters()}

@@ -159,6 +159,8 @@ def lists_layers(export: Export) -> bool:
 def test_every_tensor_gets_its_values(name, target):
     made = plan(name)
     known = target not in KNOWN or name in KNOWN[target]
+    if target == "olmo-core":  # it has no model with tensors of other names alone
+        known |= not any("model.layers.0.self_attn" in row.name for row in made.rows)
     if not known:
         with refuses("export-names", argument="names"):
             made.export(target, allow_loss=LOSSES)

@@ -128,22 +128,28 @@ def _trainer_names(
     if not families or tables.are_trainer_names(list(unchanged), target):
         return unchanged, []
     unknown = _undocumented(list(unchanged), target)
+    is_like_one_of_its_models = len(unknown) < len(unchanged)
+    if target in tables.SILENT and (is_like_one_of_its_models or target in tables.OTHER_MODELS):
+        _refuse_names(target, unknown[0] if unknown else next(iter(unchanged)))
     if target in tables.SILENT:
-        _refuse_names(target, unknown)
+        behaviour = "with a pipeline or in its own DDP it ignores patterns that match nothing"
+    else:
+        behaviour = "it refuses patterns that match nothing"
     note = (
-        f"the names are those of the model: {target} has no documented names for {unknown}. If"
-        f" {target} renames tensors of this model, pass names=; it refuses patterns that match"
-        " nothing"
+        f"the names are those of the model: {target} has no documented names for"
+        f" {(unknown or list(unchanged))[0]}. If {target} renames tensors of this model, pass"
+        f" names=; {behaviour}"
     )
     return unchanged, [note]
 
 
-def _undocumented(names: Sequence[str], target: str) -> str:
-    """Return a tensor that no family of models of the trainer has."""
+def _undocumented(names: Sequence[str], target: str) -> list[str]:
+    """Return the tensors that no family of models of the trainer has."""
+    unknown: list[str] = []
     for name in names:
         if all(family.renamed({name: 1}) is None for family in tables.FAMILIES[target]):
-            return name
-    return names[0]
+            unknown.append(name)
+    return unknown
 
 
 def _refuse_names(target: str, unknown: str) -> None:

@@ -197,6 +197,9 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
 # Trainers that go on without an error if no pattern matches a tensor. OLMo-core does so with a
 # pipeline and in its own DDP, where a part of the model need not have all tensors (strict=False).
 SILENT = frozenset({"megatron", "olmo-core"})
+# Trainers that have more models than the tables, with names of their own. A model without a single
+# documented tensor is not one of OLMo-core's models, so it has its own names there.
+OTHER_MODELS = frozenset({"megatron"})
 
 # experts in NeMo Automodel's own implementations
 NEMO_EXPERTS: Mapping[str, str] = {
