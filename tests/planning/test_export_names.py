@@ -37,9 +37,9 @@ def test_unknown_models_keep_their_names_with_a_note():
 
 
 def like_a_llama(width: int) -> nn.Module:
-    """Return a model with one tensor of a Llama, and one that no Llama has."""
-    inner = nn.ModuleDict({"embed_tokens": nn.Embedding(8, width), "extra": nn.Linear(width, 8)})
-    return nn.ModuleDict({"model": inner})
+    """Return a model with a layer that has one tensor of a Llama, and others."""
+    layer = nn.ModuleDict({"input_layernorm": nn.LayerNorm(width), "extra": nn.Linear(width, 8)})
+    return nn.ModuleDict({"model": nn.ModuleDict({"layers": nn.ModuleList([layer])})})
 
 
 @pytest.mark.parametrize("target", ["megatron", "olmo-core"])

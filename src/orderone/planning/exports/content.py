@@ -128,28 +128,26 @@ def _trainer_names(
     if not families or tables.are_trainer_names(list(unchanged), target):
         return unchanged, []
     unknown = _undocumented(list(unchanged), target)
-    is_like_one_of_its_models = len(unknown) < len(unchanged)
-    if target in tables.SILENT and (is_like_one_of_its_models or target in tables.OTHER_MODELS):
-        _refuse_names(target, unknown[0] if unknown else next(iter(unchanged)))
+    may_have_others = target in tables.OTHER_MODELS or tables.has_known_layers(unchanged, target)
+    if target in tables.SILENT and may_have_others:
+        _refuse_names(target, unknown)
     if target in tables.SILENT:
         behaviour = "with a pipeline or in its own DDP it ignores patterns that match nothing"
     else:
         behaviour = "it refuses patterns that match nothing"
     note = (
         f"the names are those of the model: {target} has no documented names for"
-        f" {(unknown or list(unchanged))[0]}. If {target} renames tensors of this model, pass"
-        f" names=; {behaviour}"
+        f" {unknown}. If {target} renames tensors of this model, pass names=; {behaviour}"
     )
     return unchanged, [note]
 
 
-def _undocumented(names: Sequence[str], target: str) -> list[str]:
-    """Return the tensors that no family of models of the trainer has."""
-    unknown: list[str] = []
+def _undocumented(names: Sequence[str], target: str) -> str:
+    """Return a tensor that no family of models of the trainer has."""
     for name in names:
         if all(family.renamed({name: 1}) is None for family in tables.FAMILIES[target]):
-            unknown.append(name)
-    return unknown
+            return name
+    return names[0]
 
 
 def _refuse_names(target: str, unknown: str) -> None:

@@ -197,8 +197,8 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
 # Trainers that go on without an error if no pattern matches a tensor. OLMo-core does so with a
 # pipeline and in its own DDP, where a part of the model need not have all tensors (strict=False).
 SILENT = frozenset({"megatron", "olmo-core"})
-# Trainers that have more models than the tables, with names of their own. A model without a single
-# documented tensor is not one of OLMo-core's models, so it has its own names there.
+# Trainers that have more models than the tables, with names of their own. A model whose layers have
+# no documented tensor is not one of OLMo-core's models, so it has its own names there.
 OTHER_MODELS = frozenset({"megatron"})
 
 # experts in NeMo Automodel's own implementations
@@ -223,6 +223,14 @@ def are_trainer_names(names: Collection[str], target: str) -> bool:
         for targets in family.tensors.values():
             known |= {re.sub(NUMBER, "{}", t.replace("{expert}", "0")) for t in targets}
     return all(re.sub(NUMBER, "{}", name) in known for name in names)
+
+
+def has_known_layers(names: Collection[str], target: str) -> bool:
+    """Return whether a layer has a tensor with a documented name in this trainer."""
+    known: set[str] = set()
+    for family in FAMILIES[target]:
+        known |= {name for name in family.tensors if "{}" in name}
+    return any(re.sub(NUMBER, "{}", name) in known for name in names)
 
 
 def _with_numbers(targets: tuple[str, ...], numbers: list[str], experts: int) -> tuple[str, ...]:
