@@ -1,7 +1,7 @@
 """Hugging Face models in stacks: architecture x precision x attention on one device.
 
     python benchmarks/hf_matrix.py [cuda] [speed] [precision ...] [sdpa] [eager] [family ...]
-        [--out FOLDER [--minutes 5] [--jobs 6]]
+        [--out FOLDER [--minutes 5] [--jobs 6]] [--report FOLDER]
 
 Every family is swept with the same settings: its members one after another, and in one stack.
 
@@ -20,7 +20,7 @@ timed; of single models one is timed, and its time is multiplied by the number o
 With `--out`, both tables are made within `--minutes`: first the differences, by `--jobs` processes,
 then the times, by one process. A finished row is at once in FOLDER/distances.csv or
 FOLDER/times.csv, and not made again by the next call with the same folder. Both tables begin with
-bfloat16 and fused attention.
+bfloat16 and fused attention. `--report` prints both tables of a folder as one.
 """
 
 import argparse
@@ -329,6 +329,23 @@ def work(options: argparse.Namespace) -> None:
         append(path, row)
 
 
+def report(folder: Path) -> None:
+    """Print both tables of a folder as one, models in the order of their names."""
+    tables = [read(table_path(table, folder)) for table in TABLES]
+    columns = [*DISTANCES, *TIMES[1:]]
+    print("| " + " | ".join([*CELL, *columns]) + " |")
+    print("| --- " * (len(CELL) + len(columns)) + "|")
+    for cell in sorted(tables[0].keys() | tables[1].keys()):
+        values = {name: text for table in tables for name, text in table.get(cell, {}).items()}
+        print("| " + " | ".join([*cell, *(values.get(name, "") for name in columns)]) + " |")
+
+
+def read(path: Path) -> dict[Cell, dict[str, str]]:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {Cell(*(row[name] for name in CELL)): row for row in rows}
+
+
 def table_path(table: Table, out: Path) -> Path:
     return out / f"{table.name}.csv"
 
@@ -354,6 +371,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--report", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -364,7 +382,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    if options.worker:
+    if options.report:
+        report(options.report)
+    elif options.worker:
         work(options)
     elif options.out:
         write_tables(options)
