@@ -42,7 +42,7 @@ def record(row: "Row") -> dict[str, object]:
 
 
 def render(plan: "Plan", wide: bool = False, origins: bool | None = None) -> str:
-    """Return headline, table, factors by origin, multipliers and notes of a plan.
+    """Return headline, table, factors by origin, multipliers, notes and the start of a plan.
 
     The table has one line per row if the terminal is wide enough, or if it is asked for (`wide`).
     """
@@ -54,6 +54,8 @@ def render(plan: "Plan", wide: bool = False, origins: bool | None = None) -> str
         remarks.append(f"multiplier {multiplier.value:.6g} on {place}: {multiplier.reason}")
     for note in plan.notes:
         remarks.append(f"note: {note}")
+    for finding in plan.start.findings:
+        remarks.append(f"start: {finding}")
     if not plan.settings.decay_vectors:
         remarks.append("no weight decay on gains, biases and scalars (decay_vectors=False)")
     if any(row.draw for row in plan.rows):

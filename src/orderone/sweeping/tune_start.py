@@ -68,8 +68,8 @@ class TunedStart:
         return ", ".join(parts)
 
     def __str__(self) -> str:
-        worth = f"{self.gain:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
-        lines = [f"tuned start at width {self.width}: the loss falls by {worth}"]
+        gain = f"{self.gain:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
+        lines = [f"tuned start at width {self.width}: gain {gain} (how far the loss falls)"]
         lines += wrapped(
             f"loss {self.before:.4g} with the original start (lr {self.lr:.3g}), {self.after:.4g}"
             f" tuned; {self.points} points, {self.seeds} new seeds"
