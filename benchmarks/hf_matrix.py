@@ -96,8 +96,9 @@ def distances(cell: Cell, setting: Setting) -> list[str]:
 
     alone = trained(False)
     stacked = trained(True)
-    if stacked.notes:
-        return [stacked.notes[0][:200]]
+    refused = refusal(stacked)
+    if refused is not None:
+        return [refused[:200]]
     others = [trained(False, attention=other) for other in hf_families.attentions(cell.family)]
     with products_by_bmm():
         others.append(trained(False))
@@ -209,6 +210,17 @@ def nudge(model: nn.Module) -> None:
     for p in model.parameters():
         sign = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
         p.mul_(1 + sign.to(p.device) * torch.finfo(p.dtype).eps)
+
+
+def refusal(sweep: o1.Sweep) -> str | None:
+    """Return why members were trained one after another; None if all were stacked.
+
+    A stack may have notes, too, for example on compilation.
+    """
+    for outcome in sweep.outcomes.values():
+        if "not stacked" in outcome.facts:
+            return str(outcome.facts["not stacked"])
+    return None
 
 
 def losses(sweep: o1.Sweep) -> np.ndarray:
@@ -337,7 +349,7 @@ def report(folder: Path) -> None:
     print("| --- " * (len(CELL) + len(columns)) + "|")
     for cell in sorted(tables[0].keys() | tables[1].keys()):
         values = {name: text for table in tables for name, text in table.get(cell, {}).items()}
-        print("| " + " | ".join([*cell, *(values.get(name, "") for name in columns)]) + " |")
+        print("| " + " | ".join([*cell, *(values.get(name) or "" for name in columns)]) + " |")
 
 
 def read(path: Path) -> dict[Cell, dict[str, str]]:

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from statistics import mean, stdev
+from types import SimpleNamespace
 
 import pandas
 import pytest
@@ -169,6 +170,35 @@ def test_the_table_of_hugging_face_models_is_written_row_by_row(tmp_path, monkey
     table = pandas.read_csv(path, names=[*matrix.CELL, *matrix.DISTANCES])
     assert len(table) == len(cells)
     assert set(table.stacked[table.family == "t5"]) == {"ValueError: no such model"}
+
+
+def test_times_of_hugging_face_models_on_the_page_about_speed_are_those_of_the_records():
+    root = Path(__file__).parents[1]
+    recorded = pandas.read_csv(root / "docs/results/hf-h200-times.csv", dtype=str)
+    columns = ["ms eager", "ms replayed", "ms stacked"]
+    expected = sorted(recorded[columns].stack().dropna())
+    page = (root / "docs/speed.md").read_text()
+    table = page[page.index("Other families are faster") : page.index("An empty cell means")]
+    assert sorted(re.findall(r"(\d+\.\d\d) ms", table)) == expected
+
+
+def test_a_note_on_compilation_is_no_refusal_of_a_stack():
+    matrix = load("hf_matrix")
+    compiled = SimpleNamespace(facts={"engine": "stacked", "compile choice": "not compiled"})
+    alone = SimpleNamespace(facts={"engine": "alone", "not stacked": "x[mask]"})
+    assert matrix.refusal(SimpleNamespace(outcomes={0: compiled})) is None
+    assert matrix.refusal(SimpleNamespace(outcomes={0: compiled, 1: alone})) == "x[mask]"
+
+
+def test_the_report_of_hugging_face_models_leaves_missing_values_empty(tmp_path, capsys):
+    matrix = load("hf_matrix")
+    rows = {"distances": ["not stacked"], "times": ["stacked", "3.0", "2.0", "1.0", "3.0", "2.0"]}
+    for table in matrix.TABLES:
+        path = matrix.table_path(table, tmp_path)
+        matrix.append(path, [*matrix.CELL, *table.columns])
+        matrix.append(path, ["llama", "bfloat16", "sdpa", *rows[table.name]])
+    matrix.report(tmp_path)
+    assert "| llama | bfloat16 | sdpa | not stacked |  |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["gpt", "llama", "qwen3", "gpt2", "vit", "t5"])

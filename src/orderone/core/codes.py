@@ -1095,8 +1095,10 @@ TRAIN: dict[str, str] = {
         " gradients are not those of the stack. But two models that were built for different"
         " members agree if they get the same tensors. So the model has state outside its"
         " attributes, such as an iterator or a variable of a function, and the comparison could not"
-        " restore this state. In the first two steps, stack and stand-alone models agreed. To be"
-        " sure, pass stacked=False; or keep the state in a buffer or a plain attribute."
+        " restore this state. On a GPU there is another possible cause: kernels that are not"
+        " repeatable, as those of convolutions in float32. In the first two steps, stack and"
+        " stand-alone models agreed. To be sure, pass stacked=False (on a GPU, try"
+        " deterministic=True); or keep the state in a buffer or a plain attribute."
     ),
     "draws-outside-torch": (
         "The forward pass draws random numbers from numpy, from Python's random, or from a"

@@ -238,7 +238,8 @@ def _unclear_notes(outcomes: Iterable[Outcome]) -> list[str]:
         return []
     text = (
         f"for {unclear} trials in stacks, one member repeated the last step alone and got another"
-        " result: the model has state outside its attributes; pass stacked=False to be sure"
+        " result: the model has state outside its attributes, or a kernel is not repeatable; pass"
+        " stacked=False to be sure, on a GPU also deterministic=True"
     )
     return [with_code(text, "last-step-unclear")]
 
