@@ -103,7 +103,7 @@ def test_wrong_spaces_are_named(space, options, code, argument, words):
         ({"lr": [-1e-3]}, "lr", "-0.001"),
         ({"lr": [math.nan]}, "lr", "nan"),
         ({"lr": [math.inf]}, "lr", "inf"),
-        ({"lr": ["fast"]}, "lr", "'fast'"),
+        ({"lr": ["fast"]}, "lr", "the text 'fast'"),
         ({"weight_decay": [-0.1]}, "weight_decay", "-0.1"),
         ({"beta1": [1.0]}, "beta1", "1.0"),
         ({"seed": [-1]}, "seed", "-1"),

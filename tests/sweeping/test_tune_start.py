@@ -48,7 +48,7 @@ def test_a_start_that_is_too_small_is_worth_tuning():
         "lr.readout",
     }
     assert 'init_scale={"embedding": ' in tuned.code
-    assert str(tuned).startswith("tuned start at width 16: the loss falls by +")
+    assert str(tuned).startswith("tuned start at width 16: gain +")
 
 
 def test_the_gain_is_that_by_seed():
