@@ -51,7 +51,7 @@ def functions_in_forward(
 
 
 def is_inside(name: str, known: Collection[str]) -> bool:
-    """Return whether `name`, or a module that contains it, is known; the model itself is not."""
+    """Return whether `name`, or a module that contains it, is known. The model itself never is."""
     parts = name.split(".")
     return any(".".join(parts[:number]) in known for number in range(1, len(parts) + 1))
 
@@ -79,7 +79,7 @@ def _imported(value: Any, instruction: str, name: str) -> Any:
 
 
 def _captured(code: CodeType, owner: object) -> dict[str, object]:
-    """Return `self` of a method by its name, for the functions inside of the method."""
+    """Return the module under the name `self` of a method, for functions inside the method."""
     if owner is None or not code.co_argcount:
         return {}
     return {code.co_varnames[0]: owner}

@@ -58,6 +58,6 @@ class SharedState:
             return different_start(start, make)
         except Exception as error:  # the user's code may raise anything
             return (
-                f"the trial {start.trial} could not be begun again after {start.trained} trials"
+                f"the trial {start.trial} could not be repeated after {start.trained} trials"
                 f" ({type(error).__name__}: {error})"
             )

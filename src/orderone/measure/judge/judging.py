@@ -417,7 +417,7 @@ def _reasons_for_unclear(study: StudyResult, lines: Sequence[Judgement]) -> list
 def _too_few(study: StudyResult) -> str:
     return (
         f"inconclusive: {len(study.sizes)} {study.axis}s were measured, and at least {FEW} are"
-        " needed to tell a power law from a bend; pass more"
+        " needed to see whether sizes follow a power law; pass more"
     )
 
 

@@ -63,7 +63,7 @@ def check_statistics(args: Sequence[object], kwargs: Mapping[str, object]) -> No
     if given.get("training"):
         raise InputError(
             "model: a batch norm in training mode makes the examples of a batch depend on each"
-            " other, which has no limit here; call model.eval() first",
+            " other, so there is no limit of infinite width; call model.eval() first",
             "no-infinite-width",
             argument="model",
         )

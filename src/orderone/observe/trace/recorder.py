@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):
         return self.values[id(tensor)]
 
     def values_of(self, outputs: object) -> list[Value]:
-        """Return the tensors of several entries in the result of the pass; a loss is none."""
+        """Return the tensors with more than one entry in the result of the pass, so not a loss."""
         values: list[Value] = []
         for tensor in tensors_in(outputs):
             if tensor.numel() > 1 and id(tensor) in self.values:
