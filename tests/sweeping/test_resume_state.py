@@ -387,7 +387,7 @@ def test_train_refuses_hidden_state_with_a_small_effect(tmp_path, counter, kept)
 @pytest.mark.parametrize("kept", ["file", "file and system"])
 def test_trials_with_hidden_state_are_not_saved(tmp_path, counter, kept, stacked):
     job = job_of(lambda width: Hidden(width, kept, counter), verify=False)
-    with pytest.warns(UserWarning, match="keeps state in the file .*calls.txt") as caught:
+    with pytest.warns(UserWarning, match=r"calls\.txt") as caught:
         list(Engine(job, tmp_path, stacked).run(trials_of(job)))
     assert set(warned_codes(caught)) == {"checkpoint-not-written"}
     assert not list(tmp_path.glob("*.safetensors"))
@@ -464,7 +464,7 @@ def test_differences_that_may_be_rounding_of_a_gpu(tmp_path, monkeypatch, size, 
     """Kernels of a GPU add in any order, and products round to TensorFloat32."""
     monkeypatch.setattr(same_update, "on_cpu", lambda update: False)
     if saved:
-        with pytest.warns(UserWarning, match="add in any order") as caught:
+        with pytest.warns(UserWarning, match="state-may-be-lost") as caught:
             train(lambda: AnyOrder(8, size), tmp_path)
         assert warned_codes(caught) == ["state-may-be-lost"]
     else:
