@@ -141,7 +141,10 @@ class _Scan:
             if step.opname in IMPORTS:
                 value = _imported(value, step.opname, name)
             elif step.opname.startswith("STORE_FAST"):
-                first = step.argval[0] if isinstance(step.argval, tuple) else name
+                if isinstance(step.argval, tuple):
+                    first = step.argval[0]
+                else:
+                    first = name
                 local[first] = value if isinstance(value, ModuleType) else UNKNOWN
                 value = local.get(name, UNKNOWN)  # STORE_FAST_LOAD_FAST
             elif step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")):
@@ -201,12 +204,17 @@ class _Scan:
             return UNKNOWN
         if isinstance(found, FunctionType | MethodType) and not is_one_of(found, FUNCTIONS):
             self.follow(found, None, depth + 1)
-        return found if isinstance(found, Tensor) else UNKNOWN
+        if isinstance(found, Tensor):
+            return found
+        return UNKNOWN
 
     def consider(self, value: Any, depth: int = 0) -> None:
         """Note an activation function, or follow a function of users."""
         if is_one_of(value, FUNCTIONS):
-            function = value.func if isinstance(value, partial) else value
+            if isinstance(value, partial):
+                function = value.func
+            else:
+                function = value
             self.found[function.__name__] = None
         elif isinstance(value, torch.jit.ScriptFunction):
             for name in SCRIPTED.findall(str(value.inlined_graph)):

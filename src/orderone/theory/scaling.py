@@ -163,7 +163,10 @@ def group_rate(
         n = fan_in
     else:
         n = fan_out
-    lift = 0 if group in ("head", "head_bias") else float(s)
+    if group in ("head", "head_bias"):
+        lift = 0
+    else:
+        lift = float(s)
     if adaptive:
         return n ** (lift / 2) / (fan_in * fan_out**0.5)
     return n**lift / fan_in

@@ -297,7 +297,10 @@ def _gauge(expected: Expected, verdict: Verdict, size: str) -> str:
     """Explain why a size that is not of order one passes."""
     if verdict != Verdict.PASS or not expected.gauge_of:
         return ""
-    power = expected.bound if math.isfinite(expected.bound) else expected.exponent
+    if math.isfinite(expected.bound):
+        power = expected.bound
+    else:
+        power = expected.exponent
     if not abs(power) > EXACT:
         return ""
     return (

@@ -147,7 +147,10 @@ class StudyFacts:
         module = self.same_output.get(name, name)
         alpha = self._alignment.by_module.get(module)
         if alpha is None:
-            role = Role.READOUT if not self.grows(name) else Role.HIDDEN
+            if not self.grows(name):
+                role = Role.READOUT
+            else:
+                role = Role.HIDDEN
             alpha = self._alignment.by_role.get(role)
         if alpha is None or math.isnan(alpha):
             return MISSING_ALIGNMENT
@@ -185,7 +188,9 @@ class StudyFacts:
     @property
     def small_gradients(self) -> float:
         """Power by which bottlenecks and uniform attention may reduce the steps of SGD."""
-        return MISSING_ALIGNMENT if self.follows_gradients else 0.0
+        if self.follows_gradients:
+            return MISSING_ALIGNMENT
+        return 0.0
 
     def multiplied(self, weight: str) -> float:
         """Return the absolute power of all multipliers of a tensor, read or not.

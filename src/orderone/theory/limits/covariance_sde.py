@@ -221,6 +221,9 @@ def _number_of_paths(paths: Count | None, start: Array) -> int:
 def _block(start: Array) -> int:
     """Return the number of paths that are computed together."""
     on_host = str(array_api_compat.device(start)) == "cpu"
-    numbers = AT_ONCE_ON_CPU if on_host else AT_ONCE_ELSEWHERE
+    if on_host:
+        numbers = AT_ONCE_ON_CPU
+    else:
+        numbers = AT_ONCE_ELSEWHERE
     pairs = numbers // int(np.prod(start.shape[-2:])) // 2
     return 2 * max(32, pairs)

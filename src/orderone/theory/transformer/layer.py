@@ -147,7 +147,10 @@ class HeadsAttention(Layer):
         object.__setattr__(self, "causal", instance(causal, bool, "causal", "pass True or False"))
         object.__setattr__(self, "mask", rows)
         object.__setattr__(self, "rope", None if rope is None else real(rope, "rope", above=1))
-        size = None if channels is None else count(channels, "channels", least=2)
+        if channels is None:
+            size = None
+        else:
+            size = count(channels, "channels", least=2)
         object.__setattr__(self, "channels", size)
         object.__setattr__(self, "accuracy", real(accuracy, "accuracy", above=0, most=1))
         object.__setattr__(self, "seed", count(seed, "seed", least=0))
