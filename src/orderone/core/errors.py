@@ -118,7 +118,8 @@ def instance(value: object, of: type[T], name: str, remedy: str) -> T:
     """Return `value` if it is an instance of `of`; otherwise raise an InputError."""
     if isinstance(value, of):
         return value
-    message = f"{name}: expected a {of.__name__}, got {value!r}; {remedy}"
+    article = "an" if of.__name__[0] in "AEIOU" else "a"
+    message = f"{name}: expected {article} {of.__name__}, got {value!r}; {remedy}"
     raise InputError(message, "wrong-type", argument=name)
 
 
