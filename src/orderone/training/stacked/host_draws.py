@@ -79,7 +79,7 @@ class UniformNumbers:
         if not isinstance(numbers, Tensor) or numbers not in self:
             return False
         if isinstance(bound, (int, float)):
-            return is_decided(bound)
+            return is_decided(float(bound))
         return False
 
     def follow(
@@ -151,8 +151,10 @@ class HostDraws(TorchDispatchMode):
                 if x.device.type == "cpu":
                     self._drawn[memory(x)] = x
         elif drawn and func.overloadpacket in REARRANGED:
-            self._compared |= {memory(x) for x in drawn}
-            self._drawn |= {memory(x): x for x in outputs}
+            copies = {memory(x): x for x in outputs if memory(x) not in self._drawn}
+            if copies:
+                self._compared |= {memory(x) for x in drawn}
+            self._drawn |= copies
         elif drawn:
             self.matter = True
         return result
