@@ -261,9 +261,9 @@ PLAN = {
         " mean squared error; or, for a Hugging Face model, labels in the batch."
     ),
     "no-residual-branches": (
-        "The option depth= scales residual branches. This model has none, or one of them ends"
-        " without a parameter that could take the factor. Leave depth out, or multiply the branch"
-        " in the model's code."
+        "The option depth= scales residual branches, and init='zero-residual' sets their ends to"
+        " zero. This model has no such branches, or one of them ends without a parameter. Leave"
+        " depth out, or multiply the branch in the model's code; use another start."
     ),
     "checkpoint-of-other-plan": (
         "A checkpoint of PlanTrainer contains the plan that it was trained with. The plan of this"

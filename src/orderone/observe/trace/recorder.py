@@ -24,6 +24,7 @@ from orderone.observe.trace.operations import (
     LOOKUPS,
     MOVES,
     OVERWRITES,
+    READ_NO_ENTRY,
     ROOTS,
     SOFTMAXES,
 )
@@ -164,7 +165,9 @@ class Recorder(TorchDispatchMode):
             name = name.removesuffix("_")
         if name in OVERWRITES:
             arguments.pop("self", None)
-        operands = [self._value(x) for x in tensors_in(arguments)]
+        operands: list[Value] = []
+        if name not in READ_NO_ENTRY:
+            operands = [self._value(x) for x in tensors_in(arguments)]
         out = func(*args, **kwargs)
 
         def repeat(replaced: Callable[[Tensor], Tensor]) -> object:

@@ -98,6 +98,8 @@ class StackedTraining:
         self.captured: FixedStep | None = None
         self.capture: bool = capture_pays(job) or bool(job.compile)
         self.not_captured: str | None = None  # why not
+        # Models set attributes in their first pass, such as the kind of a loss: a step comes first.
+        self.ready_to_capture: bool = False
         self.check: ProgramCheck | None = None  # of the captured step
 
     def run(self, report: Report | None) -> Iterator[Outcome]:
@@ -132,6 +134,7 @@ class StackedTraining:
         self.stack = make_stack(self.job, [self.job.member(trial) for trial in self.slots])
         set_seed(self.slots[0].seed)
         self.stack.seed([trial.seed for trial in self.slots])
+        self.ready_to_capture = False
         self.done = 0
         for trial in self.slots:
             self.losses[trial.key] = []
@@ -208,6 +211,9 @@ class StackedTraining:
         return self._usual_step(batches, factor)
 
     def _usual_step(self, batches: Sequence[Batch], factor: float) -> torch.Tensor:
+        if not self.ready_to_capture:
+            self.ready_to_capture = True
+            return self.stack.step(*batches, factor=factor)
         if self.capture and self.captured is None:
             try:
                 self.captured = self._fixed_step(batches)
@@ -236,6 +242,7 @@ class StackedTraining:
         self, first: FirstSteps, batches: Sequence[Batch], factor: float
     ) -> torch.Tensor:
         losses = first.step(self.done, batches, factor)
+        self.ready_to_capture = True
         if self.done + 1 == first.steps:
             self.proof = first.proof()
             if self.accept is not None:
