@@ -19,7 +19,7 @@ from array_api_compat import array_namespace
 from orderone.core.arrays import as_numpy, like
 from orderone.core.errors import InputError, instance
 from orderone.core.exact import count
-from orderone.core.inputs import Count, Number
+from orderone.core.inputs import Count, Flag, Number
 from orderone.core.reals import real
 from orderone.theory.kernels.kernel import Kernel
 from orderone.theory.kernels.layer import Layer, LayerInput, read_layers
@@ -28,7 +28,7 @@ from orderone.theory.kernels.pooling import check_tokens
 from orderone.theory.kernels.residual import is_independent
 from orderone.theory.kernels.sequential import Sequential
 from orderone.theory.transformer.attention import SPREADS, attend
-from orderone.theory.transformer.inputs import Flag, MaskInput
+from orderone.theory.transformer.inputs import MaskInput
 from orderone.theory.transformer.positional import AttentionMap, Rotary
 from orderone.theory.transformer.sharpness import check_sharpness
 from orderone.theory.transformer.stream import ALL, Stream

@@ -26,9 +26,9 @@ import numpy as np
 
 from orderone.core.errors import InputError, instance
 from orderone.core.exact import count
-from orderone.core.inputs import ArrayLike, Count, Number, UserInput
+from orderone.core.inputs import ArrayLike, Count, Flag, Number, UserInput
 from orderone.core.reals import real
-from orderone.theory.transformer.inputs import Flag, MaskInput
+from orderone.theory.transformer.inputs import MaskInput
 from orderone.theory.transformer.moments import softmax
 from orderone.theory.transformer.points import REPETITIONS, factor, mirrored, standard
 from orderone.theory.transformer.tokens import read
