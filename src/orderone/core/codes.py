@@ -1085,8 +1085,10 @@ TRAIN: dict[str, str] = {
         "Trials that are trained one after another in a process share its global variables, files,"
         " threads and libraries. The note appears if training changes a global variable, an"
         " attribute of a class, or the like. It also appears if the first trial has other losses or"
-        " random draws when it is begun again, which is done after 2, 4, 8, ... trials: then"
-        " something acts that the trials have left, or the model is not repeatable. So losses may"
+        " random draws when it is begun again, which is done after 2, 4, 8, ... trials, or if a new"
+        " model has another loss on the example batch than before the first training, which is"
+        " computed then and at the end of every stack: then something acts that the trials have"
+        " left, or the model is not repeatable. So losses may"
         " differ from those of a training in a new process. Keep such state in the model, best in a"
         " buffer. If it never acts, such as a count of calls for a log, ignore the note."
     ),
