@@ -841,3 +841,71 @@ def test_unusual_tensors_are_compared(tmp_path, recwarn, forgets):
         train(lambda: Unusual(True), tmp_path)
     assert "calls" in str(caught.value)
     assert "flags differs by up to 1" in str(caught.value)
+
+
+class Graph(nn.Module):
+    """Model with the adjacency matrix of a graph as a sparse buffer, and as an attribute."""
+
+    def __init__(self, layout, trained):
+        super().__init__()
+        self.inner = mlp(8)
+        self.near: torch.Tensor
+        self.register_buffer("near", torch.eye(8).to_sparse(layout=layout))
+        self.far = torch.eye(8).to_sparse(layout=layout)
+        self.trained = trained
+
+    def forward(self, x):
+        if self.training and self.trained:
+            with torch.no_grad():
+                self.near.values().mul_(0.5)
+        return self.near @ self.inner(x) + self.far @ self.inner(-x)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_tensors_are_saved(tmp_path, monkeypatch, layout):
+    def build():
+        model = Graph(layout, trained=layout == torch.sparse_csr)
+        if layout == torch.sparse_coo:
+            model.near = model.near.coalesce()
+        return model
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch cannot copy such a model
+        whole = train(build, tmp_path, checkpoint=None)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            train(build, tmp_path, Source("signs", interrupted_at(patch, 4)))
+        resumed = train(build, tmp_path, Source("signs", batch))
+    np.testing.assert_array_equal(whole.losses, resumed.losses)
+
+
+class Growing(nn.Module):
+    """Model whose buffer grows, or is made by a pass of training."""
+
+    def __init__(self, width, late=0, makes=False):
+        super().__init__()
+        self.inner = mlp(width)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        if not makes:
+            self.register_buffer("past", torch.zeros(1))
+        self.late = late
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+            if int(self.calls) > self.late:
+                past = getattr(self, "past", torch.zeros(1))
+                self.register_buffer("past", torch.cat([past, past.new_ones(1)]))
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("makes", [False, True])
+def test_tensors_that_training_resizes_are_named(tmp_path, late, makes):
+    with refuses("state-not-saved", argument="checkpoint") as caught:
+        train(lambda: Growing(8, late, makes), tmp_path)
+    assert "past" in str(caught.value)
+    job = job_of(lambda width: Growing(width, late, makes), batch)
+    with pytest.warns(UserWarning, match=r"past.*\[checkpoint-not-written\]"):
+        outcomes = list(run_alone(job, trials_of(job), checkpoint=tmp_path))
+    assert all(outcome.finished for outcome in outcomes)

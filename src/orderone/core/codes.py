@@ -1085,8 +1085,10 @@ TRAIN: dict[str, str] = {
         "Trials that are trained one after another in a process share its global variables, files,"
         " threads and libraries. The note appears if training changes a global variable, an"
         " attribute of a class, or the like. The start of the first trial is also repeated"
-        " after 2, 4, 8, ... trials. If it then has different losses or random draws, later trials"
-        " have left something that affects it, or the model is not repeatable. So losses may"
+        " after 2, 4, 8, ... trials, and must have the same losses and random draws. At these"
+        " moments, and at the end of every stack, a new model must have the same loss on the"
+        " example batch as before the first training. If one of them differs, trials have left"
+        " something that affects it, or the model is not repeatable. So losses may"
         " differ from those of a training in a new process. Keep such state in the model, best in a"
         " buffer. If it never acts, such as a count of calls for a log, ignore the note."
     ),

@@ -4,17 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
-from orderone.core.errors import InputError, with_code
-from orderone.observe.batch_errors import naming_batch
-from orderone.observe.batches import loss_of
+from orderone.core.errors import InputError, shortened, with_code
 from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import algorithm
 from orderone.seeding import seeded
 from orderone.sweeping.engine import Engine, groups, units
+from orderone.sweeping.example_loss import compute_example_loss
 from orderone.sweeping.executors import Executor, WorkersLost
-from orderone.sweeping.job import BASE_SEED, Built, Job
+from orderone.sweeping.job import Built, Job
 from orderone.sweeping.member import optimizer_options
 from orderone.sweeping.progress import Progress, progress_bar
 from orderone.sweeping.pruning import Pruner
@@ -24,10 +21,7 @@ from orderone.sweeping.store import Store
 from orderone.sweeping.trial import PER_TENSOR, Trial
 from orderone.training import checkpoint as checkpoints
 from orderone.training import interrupts
-from orderone.training.code_state import fresh_caches
-from orderone.training.fresh_loss import fresh_loss
 from orderone.training.outcome import Outcome
-from orderone.training.source import moved
 
 # errors that concern the sweep, not the settings of one trial
 OF_ALL_TRIALS = (
@@ -169,7 +163,7 @@ class Driver:
             if "split" in outcome.facts:
                 splits[f"width {self.asked[key].get('width')}: {outcome.facts['split']}"] = None
             if outcome.error is not None:
-                failures.append(f"failed: {self.asked[key]}: {outcome.error}")
+                failures.append(f"failed: {self.asked[key]}: {shortened(outcome.error)}")
             elif "not stacked" in outcome.facts:
                 not_stacked[outcome.facts["not stacked"]] = None
             elif "not compiled" in outcome.facts:
@@ -271,7 +265,7 @@ def check_batch(job: Job, trials: list[Trial]) -> None:
     refusal: InputError | None = None
     for group in groups(trials):
         try:
-            _try_batch(job, group[0])
+            compute_example_loss(job, group[0])
         except InputError as error:
             refusal = refusal or error
         except Exception:  # the user's code may raise anything; training records the error
@@ -280,23 +274,6 @@ def check_batch(job: Job, trials: list[Trial]) -> None:
             return
     if refusal is not None:
         raise refusal
-
-
-def _try_batch(job: Job, trial: Trial) -> None:
-    """Compute the loss of the example batch, as the training of a trial does.
-
-    The seed is always the same: what the pass leaves in caches must not depend on the first trial.
-    """
-    device = torch.device(job.device)
-    batch = job.source(trial).at(0, 0)
-    with seeded(BASE_SEED):
-        model = job.built(trial.settings).model.to(device, job.settings.dtype)
-        with job.settings.autocast(device):
-            batch = moved(batch, device, job.precision)
-            with naming_batch("data", batch, model):
-                loss = fresh_loss(job.loss or job.data.loss)
-                with fresh_caches(model, loss):
-                    loss_of(model, batch, loss)
 
 
 def check_members(job: Job, trials: list[Trial]) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from orderone.seeding import preserved, seeded, set_seed
+from orderone.sweeping.example_loss import changed_example_loss
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report, capture_pays
 from orderone.sweeping.stacked.feed import stacked_batches
@@ -100,6 +101,7 @@ class StackedTraining:
         self.not_captured: str | None = None  # why not
         # Models set attributes in their first pass, such as the kind of a loss: a step comes first.
         self.ready_to_capture: bool = False
+        self.shared: str | None = None  # what shows that trials share state
         self.check: ProgramCheck | None = None  # of the captured step
 
     def run(self, report: Report | None) -> Iterator[Outcome]:
@@ -117,6 +119,7 @@ class StackedTraining:
                 yield from self._train_block()
                 yield from self._report(report)
                 self._evaluate_if_due()
+                self._check_shared_state()
                 stop = interrupts.pending()
                 late = time.monotonic() - saved >= self.settings.checkpoint_seconds
                 # a resume repeats updates between two checkpoints: the second comes soon
@@ -306,6 +309,11 @@ class StackedTraining:
             return 0
         return (self.settings.steps - self.formed) * self.settings.accumulate
 
+    def _check_shared_state(self) -> None:
+        """Notice at the end whether anything acts now that all trials of a process share."""
+        if self.done == self.settings.steps and self.running:
+            self.shared = changed_example_loss(self.job, self.first.program)
+
     def _append(self, trial: Trial, losses: np.ndarray) -> bool:
         """Add losses up to the first that is not finite; return whether all are finite."""
         wrong = np.flatnonzero(~np.isfinite(losses))
@@ -394,6 +402,8 @@ class StackedTraining:
             "compiled": self.captured is not None and self.captured.compiled,
             "verified": self.proof.fact(),
         }
+        if self.shared is not None:
+            facts["shared state"] = self.shared
         facts |= self._compile_facts()
         if self.stack.scale is not None:
             facts["skipped updates"] = int(self.stack.scale.skipped[self.slots.index(trial)])
