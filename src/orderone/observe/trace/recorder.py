@@ -266,6 +266,8 @@ class Recorder(TorchDispatchMode):
             step.ancestors |= parent.ancestors
             step.fed |= parent.fed
         step.ancestors |= 1 << len(self.steps)
+        # an operation in place gives its value another step later
+        step.flow = [replace(value) for value in step.flow]
         step.parents = tuple(v.step for v in step.flow if v.step is not None)
         for name, use in step.uses:
             self.uses[name][use] = None
