@@ -176,6 +176,12 @@ PLAN = {
         " network. The plan treats it as a readout. That is right for a bottleneck of constant"
         " size; if the size should grow with the width, make it smaller in the base."
     ),
+    "input-size": (
+        "The fan-in of a matrix differs between base and model, and no output of the model has this"
+        " size, a multiple of it, or a part of it. The plan counts it as a number of input features"
+        " and does not scale the learning rate with it. If it grows with the width, pass the role"
+        ' of the matrix: overrides={"name": "hidden"}, or "readout".'
+    ),
     "rows-of-other-shape": (
         "A packed projection has learning rates for its rows, and the optimizer holds a tensor of"
         " another shape: a trainer has flattened or split the parameters. Grow the number of heads"
