@@ -45,6 +45,12 @@ PLAN = {
         "The convention decay='sqrt' comes from measurements of AdamW, and this optimizer changes"
         " weights by another law. Use decay='independent' or 'inverse-width'."
     ),
+    "optimizer-instance": (
+        "The optimizer that was passed to plan() is a constructed one. The plan uses its class, not"
+        " its settings: its groups may differ, and a schedule may have changed them."
+        " Pass lr, weight_decay and eps to plan(), and other options with the class:"
+        " optimizer=functools.partial(torch.optim.AdamW, betas=(0.9, 0.95))."
+    ),
     "default-lr": (
         "No learning rate was passed to the plan. The plan uses the default of the optimizer's"
         " constructor (0.001 for AdamW), as if it were the best learning rate of the base. Pass the"
