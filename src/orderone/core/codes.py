@@ -45,6 +45,12 @@ PLAN = {
         "The convention decay='sqrt' comes from measurements of AdamW, and this optimizer changes"
         " weights by another law. Use decay='independent' or 'inverse-width'."
     ),
+    "optimizer-instance": (
+        "The optimizer that was passed to plan() is a constructed one. The plan uses its class, not"
+        " its settings: its groups may differ, and a schedule may have changed them."
+        " Pass lr, weight_decay and eps to plan(), and other options with the class:"
+        " optimizer=functools.partial(torch.optim.AdamW, betas=(0.9, 0.95))."
+    ),
     "default-lr": (
         "No learning rate was passed to the plan. The plan uses the default of the optimizer's"
         " constructor (0.001 for AdamW), as if it were the best learning rate of the base. Pass the"
@@ -175,6 +181,12 @@ PLAN = {
         "A matrix has a growing fan-in and a constant fan-out, and its output goes on into the"
         " network. The plan treats it as a readout. That is right for a bottleneck of constant"
         " size; if the size should grow with the width, make it smaller in the base."
+    ),
+    "input-size": (
+        "The fan-in of a matrix differs between base and model, and no output of the model has this"
+        " size, a multiple of it, or a part of it. The plan counts it as a number of input features"
+        " and does not scale the learning rate with it. If it grows with the width, pass the role"
+        ' of the matrix: overrides={"name": "hidden"}, or "readout".'
     ),
     "rows-of-other-shape": (
         "A packed projection has learning rates for its rows, and the optimizer holds a tensor of"

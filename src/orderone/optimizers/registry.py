@@ -230,7 +230,7 @@ def _read_law(law: object) -> UpdateLaw:
         return law
     if isinstance(law, str) and has_law(law):
         return update_law(law)
-    return LAWS[one_of(law, (*LAWS, *OPTIMIZERS), "law")]
+    return LAWS[one_of(law, dict.fromkeys((*LAWS, *OPTIMIZERS)), "law")]
 
 
 def _named(law: UpdateLaw, coupled: bool) -> str | UpdateLaw:
