@@ -178,7 +178,8 @@ def sweep(
         precision: float32, bfloat16 or float16 (autocast), or float64.
         device: cpu or cuda. Default: cuda if there is a GPU.
         store: SQLite file for the results.
-        executor: Where trials run: here (this process), processes or ray. Default: here.
+        executor: Where trials run: here (this process), processes or ray. Default: here; for a
+            long study on a CPU, several processes forked from this one (Linux).
         ray: Address of a Ray cluster, or auto. It implies --executor ray.
         workers: Number of processes or Ray tasks. Default: one per GPU or core.
         together: Number of models trained in one stacked program. Default: as many as fit.
@@ -220,7 +221,7 @@ def sweep(
         "store": store,
         "workers": workers,
         "address": ray,
-        "executor": executor or ("ray" if ray else "here"),
+        "executor": executor or ("ray" if ray else None),
         "together": together,
         "sampler": sampler,
         "trials": trials,

@@ -1,16 +1,19 @@
 """Loop of a sweep: ask the sampler for trials, run those that are missing, store outcomes."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orderone.core.errors import InputError, shortened, with_code
 from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import algorithm
 from orderone.seeding import seeded
+from orderone.sweeping.cores import Shapes, choose, divided, usable_cores, work_of_all
 from orderone.sweeping.engine import Engine, groups, units
 from orderone.sweeping.example_loss import compute_example_loss
 from orderone.sweeping.executors import Executor, WorkersLost
+from orderone.sweeping.executors.forked import Forked
+from orderone.sweeping.executors.here import Here
 from orderone.sweeping.job import Built, Job
 from orderone.sweeping.member import optimizer_options
 from orderone.sweeping.progress import Progress, progress_bar
@@ -41,13 +44,14 @@ class Driver:
     sampler: Sampler
     pruning: Pruner | None
     store: Store | None
-    executor: Executor
+    executor: Executor | None  # None: this process, or several if that is faster
     stacked: bool | str
     quiet: bool
     results: dict[str, tuple[Trial, Outcome]] = field(default_factory=dict)
     asked: dict[str, Trial] = field(default_factory=dict)
     ran: int = 0
     batch_accepted: bool = False  # whether a model of the sweep has accepted a batch
+    division: str | None = None  # the number of processes, if the sweep chose it
 
     def run(self) -> Sweep:
         self.recall()
@@ -98,18 +102,39 @@ class Driver:
         if missing and not self.batch_accepted:
             check_batch(self.job, missing)
             self.batch_accepted = True
-        check_members(self.job, missing)
+        shapes = check_members(self.job, missing)
         if self.pruning:
             for trial in missing:
                 self.pruning.start(trial)
-        engine = Engine(self.job, self.folder, self.stacked)
-        parts = units(missing, self.executor.workers, self.job.together, self.stacked)
+        executor, parts = self.divide(missing, shapes)
+        job = self.job
+        if executor.workers > 1:
+            job = replace(job, processes=executor.workers)
+        engine = Engine(job, self.folder, self.stacked)
         by_key = {trial.key: trial for trial in missing}
-        for outcome in self.executor.run(
+        for outcome in executor.run(
             engine, parts, lambda step, losses: self.report(step, losses, progress)
         ):
             self.add(by_key[outcome.key], outcome)
             progress.finish(by_key[outcome.key], outcome)
+
+    def divide(
+        self, trials: list[Trial], shapes: Mapping[str, Shapes]
+    ) -> tuple[Executor, Sequence[Sequence[Trial]]]:
+        """Return the executor, and units of work for it, the longest first."""
+        job = self.job
+        if self.executor is not None:
+            return self.executor, units(trials, self.executor.workers, job.together, self.stacked)
+        cores = usable_cores(job)
+        parts = units(trials, cores, job.together, self.stacked)
+        store = None if self.store is None else self.store.file
+        division = choose(job, trials, parts, shapes, store)
+        self.division = division.note or self.division
+        if division.processes == 1:
+            return Here(), units(trials, 1, job.together, self.stacked)
+        work = work_of_all(job, trials, shapes, cores)
+        longest_first, _ = divided(parts, work, division.processes)
+        return Forked(division.processes), longest_first
 
     @property
     def folder(self) -> Path | None:
@@ -187,6 +212,8 @@ class Driver:
         for reason in not_compiled:
             text = f"stacked without torch.compile, which failed: {reason}"
             notes.append(with_code(text, "compile-failed"))
+        if self.division is not None:
+            notes.append(self.division)
         if choices:
             notes.append(f"compile={self.job.compile}: {'; '.join(choices)}")
         if self.store and self.store.unsaved:
@@ -276,15 +303,17 @@ def check_batch(job: Job, trials: list[Trial]) -> None:
         raise refusal
 
 
-def check_members(job: Job, trials: list[Trial]) -> None:
+def check_members(job: Job, trials: list[Trial]) -> dict[str, Shapes]:
     """Check before training that `build` makes the same tensors for every seed.
 
-    Also check that every rule can be planned for them. This builds the first and the last trial of
-    a group; the others are checked when they are trained. If some settings cannot be built (heads
+    Return the shapes of the tensors by program. Also check that every rule can be planned for them.
+    This builds the first and the last trial of a group; the others are checked when they are
+    trained. If some settings cannot be built (heads
     that do not divide a width), their trials fail later; if none can be built, raise the error.
     """
     by_architecture = groups(trials)
     errors: list[Exception] = []
+    by_program: dict[str, Shapes] = {}
     for group in by_architecture:
         for trial in group:
             label = trial.get("optimizer", "adamw")
@@ -301,8 +330,10 @@ def check_members(job: Job, trials: list[Trial]) -> None:
             continue
         for trial, shapes_of_trial in zip((group[0], group[-1]), shapes, strict=True):
             job.tensors.check(trial, shapes_of_trial)
+        by_program[group[0].program] = shapes[0]
     if errors and len(errors) == len(by_architecture):
         raise errors[0]
+    return by_program
 
 
 def _shapes(

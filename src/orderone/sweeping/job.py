@@ -149,6 +149,7 @@ class Job:
     graphs: bool | None = None
     deterministic: bool = False
     verify: bool = True  # prove that stacks equal stand-alone runs
+    processes: int = 1  # that train the sweep, and share the memory of a machine
     tensors: SameTensors = field(default_factory=SameTensors, repr=False, compare=False)
     # by program: whether checkpoints were checked, and the state that they would lose
     resume_checks: dict[str, tuple[bool, str | None]] = field(

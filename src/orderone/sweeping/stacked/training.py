@@ -37,9 +37,15 @@ from orderone.training.outcome import Outcome, make_outcome, recent_loss
 from orderone.training.settings import Settings
 from orderone.training.source import Batch, Source, moved
 from orderone.training.stacked.alike import has_user_code
-from orderone.training.stacked.compiled_step import CompiledStep, FixedStep
+from orderone.training.stacked.compiled_step import (
+    WORTH_TRACING,
+    CompiledStep,
+    FixedStep,
+    TracedPassesStep,
+)
 from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.graph import CapturedStep
+from orderone.training.stacked.plain_code import is_plain
 from orderone.training.stacked.stack import Stack
 from orderone.training.step import Step
 
@@ -97,7 +103,7 @@ class StackedTraining:
         self.alone: tuple[Trial, Step] | None = None  # a member that has taken these steps alone
         self.accept: Callable[[FirstSteps], None] | None = None
         self.captured: FixedStep | None = None
-        self.capture: bool = capture_pays(job) or bool(job.compile)
+        self.capture: bool = capture_pays(job) or bool(job.compile) or self._tracing_pays()
         self.not_captured: str | None = None  # why not
         # Models set attributes in their first pass, such as the kind of a loss: a step comes first.
         self.ready_to_capture: bool = False
@@ -219,6 +225,8 @@ class StackedTraining:
             return self.stack.step(*batches, factor=factor)
         if self.capture and self.captured is None:
             try:
+                if not self._can_be_fixed():
+                    raise NotCapturable("nothing says that every step makes the same operations")
                 self.captured = self._fixed_step(batches)
             except NotCapturable as error:
                 self.capture = False
@@ -301,7 +309,26 @@ class StackedTraining:
     def _fixed_step(self, batches: Sequence[Batch]) -> FixedStep:
         if capture_pays(self.job):
             return CapturedStep(self.stack, *batches, steps=self._steps_to_compile())
-        return CompiledStep(self.stack, *batches)
+        if self.job.compile:
+            return CompiledStep(self.stack, *batches)
+        return TracedPassesStep(self.stack, *batches)
+
+    def _tracing_pays(self) -> bool:
+        """Return whether the training on a CPU is long enough to trace its passes."""
+        steps = (self.settings.steps - self.formed) * self.settings.accumulate
+        on_cpu = self.device.type == "cpu" and self.job.compile is None
+        return on_cpu and steps >= WORTH_TRACING
+
+    def _can_be_fixed(self) -> bool:
+        """Return whether a step may be fixed; nobody asked for traced passes on a CPU.
+
+        They need a proof and plain code, and draw no random numbers.
+        """
+        if capture_pays(self.job) or self.job.compile:
+            return True
+        if not self.proof.how or self.proof.draws or not self._tracing_pays():
+            return False
+        return is_plain(self.stack.program.model, self.stack.program.loss)
 
     def _steps_to_compile(self) -> int:
         """Return the number of steps that a compilation would serve; 0 if it is not wanted."""
