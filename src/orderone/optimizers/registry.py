@@ -156,7 +156,7 @@ def _refuse_two_factors(rate_factor: object) -> None:
 
 
 def _with_scaled_eps(record: Algorithm, law: UpdateLaw, blocks: BlockFactor | None) -> Algorithm:
-    """Return the record with the size that eps is compared with, if it is one of matrices."""
+    """Return the record; add the size that eps is compared with, if the law acts on matrices."""
     if record.eps_power == 2:
         cuts = UNCUT if blocks is None else blocks.cuts
         return replace(record, scaled_eps=MatrixEps(cuts))

@@ -134,3 +134,74 @@ def test_the_trace_tells_what_fixes_the_size_of_a_term():
     assert term.near == ("hidden.weight",)
     assert term.others is not None
     assert term.size > 0
+
+
+class Masked(nn.Module):
+    """A view of the scaled activations is masked in place, as Megatron masks attention scores."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.first = nn.Linear(12, width)
+        self.last = nn.Linear(width, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = 0.5 * self.first(x)
+        viewed = scaled.view(scaled.shape)
+        viewed.masked_fill_(viewed > 10, 0.0)
+        return self.last(viewed.softmax(-1))
+
+
+def test_a_term_that_is_masked_in_place_is_traced():
+    [term] = trace(Masked(64), BATCH[0]).terms
+    assert term.value == 0.5
+    assert term.linear_in == ("first.weight",)
+
+
+class Gated(Net):
+    """A branch behind a gate: squeeze and excitation, a gate that starts closed, one of 3 heads."""
+
+    def __init__(self, width: int, place: str, power: float):
+        super().__init__(width, place, power)
+        self.closed = nn.Parameter(torch.zeros(1))
+        self.small = nn.Linear(width, 4)
+        self.second = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        y = torch.relu(self.hidden(x))
+        x = x + y * self.at("squeezed") * torch.sigmoid(y.mean(-1, keepdim=True))
+        x = x + self.closed * (torch.tanh(x) * self.at("closed"))
+        head = self.second(torch.relu(self.small(x))) * self.at("head")
+        return torch.cat([self.last(x), head, torch.tanh(x[:, :2])], -1)
+
+
+def planned(network: type[Net], place: str = "", power: float = 0.0):
+    """Return a function that builds a network that was planned without its factor."""
+
+    def make(width: int):
+        model = network(width, "", 0.0)
+        plan = o1.plan(
+            model, base=network(WIDTHS[0], "", 0.0), optimizer="adam", lr=3e-3, inputs=BATCH[0]
+        )
+        plan.apply()
+        model.place = place
+        model.factor = (width / WIDTHS[0]) ** power
+        return model, plan.optimizer()
+
+    return make
+
+
+@pytest.mark.parametrize("power", [-0.5, 0.5])
+@pytest.mark.parametrize("place", ["squeezed", "closed", "head"])
+def test_a_factor_beside_a_gate_or_another_head_fails(place, power):
+    result = o1.coord_check(
+        planned(Gated, place, power), WIDTHS, optimizer="adam", batches=BATCH, seeds=2
+    )
+    assert result.verdict == Verdict.FAIL
+    failed = [line for line in result.judgements if line.quantity == Quantity.MULTIPLIER]
+    assert power in [round(line.multiplier, 3) for line in failed]
+
+
+def test_gates_and_several_heads_pass():
+    result = o1.coord_check(planned(Gated), WIDTHS, optimizer="adam", batches=BATCH, seeds=2)
+    assert result.passed

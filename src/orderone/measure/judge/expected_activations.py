@@ -39,7 +39,7 @@ def change(facts: StudyFacts, name: str, step: int) -> Expected | None:
     if facts.theory is None or not facts.has_lower_ends or step < facts.study.observations.steps:
         return expected
     weight = facts.theory.weight_of(name)
-    if name and not weight:
+    if (name and not weight) or not facts.has_gradient(name):
         return expected
     largest = min(_or_zero(expected.exponent), expected.bound) - facts.multiplied(weight)
     least = largest - facts.missing_alignment(name) - facts.fading - facts.small_gradients
@@ -71,7 +71,7 @@ def output_gradient(facts: StudyFacts, name: str, step: int) -> Expected | None:
     if name == "" and facts.follows_gradients and not facts.grows(name):
         return replace(expected, exponent=expected.bound, two_sided=True, soft=False)
     weight = facts.theory.weight_of(name)
-    if not facts.has_lower_ends or not weight:
+    if not facts.has_lower_ends or not weight or not facts.has_gradient(name):
         return expected
     least = expected.bound - MISSING_ALIGNMENT - facts.fading - facts.multiplied(weight)
     last = facts.fits(Quantity.OUTPUT_GRADIENT, facts.study.observations.steps - 1).get(name)

@@ -25,20 +25,24 @@ def multipliers(study: StudyResult, facts: StudyFacts) -> Iterator[Judgement]:
         return
     for term in study.family.facts.terms:
         near = [study.observations.key(name) for name in term.near]
-        is_readout = any(_has_role(facts, name, Role.READOUT) for name in near)
+        follows_readout = any(_follows_readout(facts, name) for name in near)
         result = term.power + term.size
         if abs(term.power) <= EXACT or _is_scaled_sum(term) or _is_compensated(facts, term):
             continue
         name = near[0] if near else ""
-        if abs(term.size) <= BOUNDARY or (is_readout and abs(term.size - START) <= BOUNDARY):
+        if abs(term.size) <= BOUNDARY or (follows_readout and abs(term.size - START) <= BOUNDARY):
             yield _line(study, name, term.power, result, Verdict.FAIL)
         elif abs(result) <= BOUNDARY:
             yield _line(study, name, term.power, result, Verdict.PASS)
 
 
-def _has_role(facts: StudyFacts, name: str, role: Role) -> bool:
+def _follows_readout(facts: StudyFacts, name: str) -> bool:
+    """Return whether a tensor is a readout, or a tensor of fixed size behind one in the network."""
     assert facts.theory is not None
-    return name in facts.theory.rows and facts.theory.rows[name][1].role == role
+    if name not in facts.theory.rows:
+        return False
+    role = facts.theory.rows[name][1].role
+    return role == Role.READOUT or (role == Role.FIXED and bool(facts.interior_readouts))
 
 
 def _is_compensated(facts: StudyFacts, term: ScaledTerm) -> bool:

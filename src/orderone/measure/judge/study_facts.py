@@ -8,12 +8,14 @@ make what follows from them smaller too: they start with n^-1/2.
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
+from statistics import fmean
 from typing import NamedTuple
 
 from orderone.core.roles import Role
 from orderone.measure.fit import Fit
 from orderone.measure.judge.theory import Theory
-from orderone.measure.judge.thresholds import BOUNDARY, MISSING_ALIGNMENT
+from orderone.measure.judge.thresholds import BOUNDARY, MISSING_ALIGNMENT, VANISHING
 from orderone.measure.observations import StudyResult
 from orderone.measure.runs import EXPERT_COUNT
 from orderone.observe.quantities import Quantity
@@ -122,6 +124,32 @@ class StudyFacts:
                 product *= multiplier.value
         return product
 
+    def has_fixed_entries(self, module: str) -> bool:
+        """Return whether only the fixed entries of a module's input make it shrink.
+
+            squares = fixed + n size^2
+
+        An input may join n entries with a number of entries that does not grow: an action, a
+        position, an image. The size of the others is the increase of the squares for each new
+        entry, and does not fall.
+        """
+        squares: dict[int, list[float]] = {}
+        entries: dict[int, int] = {}
+        for (size, _), moments in self.study.observations.at(module, Quantity.INPUT, 0).items():
+            squares.setdefault(size, []).append(moments.squares)
+            entries[size] = moments.entries
+        sizes = sorted(squares)
+        if len(sizes) < 3 or entries[sizes[-1]] * sizes[0] >= entries[sizes[0]] * sizes[-1]:
+            return False
+        points: list[tuple[float, float]] = []  # size, squares of one of the new entries
+        for small, large in pairwise(sizes):
+            increase = fmean(squares[large]) - fmean(squares[small])
+            if not increase > 0 or entries[large] <= entries[small]:
+                return False
+            points.append((math.sqrt(small * large), increase / (entries[large] - entries[small])))
+        (first, before), (last, after) = points[0], points[-1]
+        return math.log(after / before) / math.log(last / first) / 2 > -BOUNDARY
+
     # --- what makes sizes smaller -----------------------------------------------------------------
 
     @property
@@ -147,7 +175,10 @@ class StudyFacts:
         module = self.same_output.get(name, name)
         alpha = self._alignment.by_module.get(module)
         if alpha is None:
-            role = Role.READOUT if not self.grows(name) else Role.HIDDEN
+            if not self.grows(name):
+                role = Role.READOUT
+            else:
+                role = Role.HIDDEN
             alpha = self._alignment.by_role.get(role)
         if alpha is None or math.isnan(alpha):
             return MISSING_ALIGNMENT
@@ -177,15 +208,46 @@ class StudyFacts:
                 interior.add(module)
         return frozenset(interior)
 
-    @property
+    @cached_property
     def fading(self) -> float:
-        """Power by which readouts inside the network make what follows from them smaller."""
-        return MISSING_ALIGNMENT * min(2, len(self.interior_readouts))
+        """Power by which readouts and fixed entries make what follows from them smaller."""
+        return MISSING_ALIGNMENT * min(2, len(self.interior_readouts)) + self._fixed_entries
+
+    @property
+    def _fixed_entries(self) -> float:
+        """Power by which the inputs of layers shrink because some of their entries are fixed."""
+        if self.theory is None or not self.study.in_width:
+            return 0.0
+        exponents = self.measured_exponents(Quantity.INPUT)
+        powers = [0.0]
+        for module, _, _ in self.theory.modules():
+            if exponents.get(module, 0.0) < -BOUNDARY and self.has_fixed_entries(module):
+                powers.append(-exponents[module])
+        return min(MISSING_ALIGNMENT, max(powers))
 
     @property
     def small_gradients(self) -> float:
         """Power by which bottlenecks and uniform attention may reduce the steps of SGD."""
-        return MISSING_ALIGNMENT if self.follows_gradients else 0.0
+        if self.follows_gradients:
+            return MISSING_ALIGNMENT
+        return 0.0
+
+    def has_gradient(self, module: str) -> bool:
+        """Return whether the gradient of a module's output is more than rounding error.
+
+        The loss may not depend on an output: softmax cancels a number that is added to all classes.
+        """
+        if not module or not self._largest_gradient > 0:
+            return True
+        own = self.study.observations.largest(module, Quantity.OUTPUT_GRADIENT)
+        return not own < VANISHING * self._largest_gradient
+
+    @cached_property
+    def _largest_gradient(self) -> float:
+        observations = self.study.observations
+        names = observations.names(Quantity.OUTPUT_GRADIENT)
+        sizes = [observations.largest(name, Quantity.OUTPUT_GRADIENT) for name in names]
+        return max((size for size in sizes if math.isfinite(size)), default=0.0)
 
     def multiplied(self, weight: str) -> float:
         """Return the absolute power of all multipliers of a tensor, read or not.

@@ -28,7 +28,9 @@ def scaled_terms(graph: Graph, outputs: Sequence[Value]) -> tuple[Term, ...]:
         linear_in = graph.linear_in(index)
         near = _nearest_tensors(graph, index)
         for term, others, factor in _readers(graph, index, step.factor, outputs):
-            size_of_others = None if others is None else _rms(others)
+            size_of_others = None
+            if others:
+                size_of_others = _rms(*others)
             terms.append(Term(factor, _rms(term), size_of_others, linear_in, near))
     return tuple(terms)
 
@@ -54,33 +56,47 @@ def _readers(
     factor: float | None,
     outputs: Sequence[Value],
     term: Value | None = None,
-) -> Iterator[tuple[Value, Value | None, float | None]]:
+) -> Iterator[tuple[Value, Sequence[Value], float | None]]:
     """Yield each place that fixes the size: the term, the rest of a sum, and the factor.
 
-    `term` is the result of an earlier step: what moves or masks its entries leaves its size alone.
+    `term` is the result of an earlier step: what moves or masks its entries leaves its size alone,
+    and so does a gain that starts at zero and learns to let it pass.
     """
     for child in graph.children[index]:
         step = graph.steps[child]
         result = next(value for value in step.flow if value.step == index)
         if term is not None and term.tensor.numel() == result.tensor.numel():
             result = term
-        if step.kind in ("add", "pass") and len(step.flow) == 2:
-            first, second = step.flow
-            if first.step != second.step:
-                yield result, second if first.step == index else first, factor
+        others = [value for value in step.flow if value.step != index]
+        if step.kind in ("add", "pass") and len(step.flow) > 1:
+            if len(others) == len(step.flow) - 1:
+                yield result, others, factor
         elif step.kind == "softmax" or step.bends:
             if not graph.is_product(index):  # attention scores are judged by themselves
-                yield result, None, factor
+                yield result, (), factor
+        elif step.kind == "product":  # a gate
+            if len(others) == 1:
+                yield from _readers(graph, child, factor, outputs)
         elif step.kind == "pass" and len(step.parents) == 1:
             yield from _readers(graph, child, factor, outputs, result)
         elif step.kind in _FACTORS and len(step.parents) == 1:
             product = None
             if factor is not None and step.factor is not None:
                 product = factor * step.factor
-            yield from _readers(graph, child, product, outputs)
+            closed = step.kind == "gain" and _is_zero(graph, child)
+            yield from _readers(graph, child, product, outputs, result if closed else None)
     for value in outputs:
         if value.step == index:
-            yield value, None, factor
+            yield value, (), factor
+
+
+def _is_zero(graph: Graph, index: int) -> bool:
+    """Return whether the result of a step is zero, as behind a gate that starts closed."""
+    for child in graph.children[index]:
+        for value in graph.steps[child].flow:
+            if value.step == index:
+                return _rms(value) == 0
+    return False
 
 
 def _nearest_tensors(graph: Graph, index: int) -> tuple[str, ...]:
@@ -101,9 +117,14 @@ def _used_at(step: Step) -> list[str]:
     return [name for name, use in step.uses if use.kind != "shift"]
 
 
-def _rms(value: Value) -> float:
-    """Return the root mean square; NaN for tensors without entries or values."""
-    tensor: Tensor = value.tensor.detach()
-    if tensor.is_meta or not tensor.numel():
-        return math.nan
-    return float(tensor.double().square().mean().sqrt())
+def _rms(*values: Value) -> float:
+    """Return the root mean square of all entries; NaN for tensors without entries or values."""
+    squares = 0.0
+    entries = 0
+    for value in values:
+        tensor: Tensor = value.tensor.detach()
+        if tensor.is_meta or not tensor.numel():
+            return math.nan
+        squares += float(tensor.double().square().sum())
+        entries += tensor.numel()
+    return math.sqrt(squares / entries)
