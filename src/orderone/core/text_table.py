@@ -1,5 +1,6 @@
 """Tables and paragraphs of plain text that fit the terminal, or 80 columns elsewhere."""
 
+import re
 import shutil
 import sys
 import textwrap
@@ -9,6 +10,7 @@ from itertools import zip_longest
 DEFAULT_WIDTH = 80  # in a pipe, a file or a notebook
 NARROWEST = 40
 _GAP = 2  # spaces between columns
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _HEAD = 20  # columns to which a heading is wrapped if the table is too wide
 
 
@@ -42,7 +44,8 @@ def text_table(rows: Sequence[Sequence[str]], *, named: bool = False) -> list[st
     """Return the lines of a table, the head first.
 
     If the table is too wide, its headings are wrapped. If that does not suffice and the table is
-    `named`, the first cell of every row gets a line of its own. Cells are never cut.
+    `named`, the first cell of every row gets a line of its own, and the others are wrapped between
+    words where this is still too wide. Cells are never cut.
     """
     lines = aligned(rows)
     if _fits(lines):
@@ -70,10 +73,43 @@ def _with_wrapped_head(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
 def _names_above(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return two lines for every row: its first cell, and the others, indented."""
     lines: list[str] = []
-    numbers = aligned([row[1:] for row in rows])
-    for row, cells in zip(rows, numbers, strict=True):
-        lines += [row[0], f"  {cells}"]
+    others = [row[1:] for row in rows]
+    limits = _limits(others, text_width() - _GAP)
+    wrapped_rows = [_wrapped_row(row, limits) for row in others]
+    numbers = iter(aligned([line for row in wrapped_rows for line in row]))
+    for row, row_lines in zip(rows, wrapped_rows, strict=True):
+        lines.append(row[0])
+        lines += [" " * _GAP + next(numbers) for _ in row_lines]
     return lines
+
+
+def _limits(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the widths of the columns: the widest ones give way, as far as their words allow."""
+    limits: list[int] = []
+    longest_words: list[int] = []
+    for column in zip(*rows, strict=True):
+        limits.append(max(len(cell) for cell in column))
+        words = _unbroken(" ".join(column)).split(" ")
+        longest_words.append(max((len(word) for word in words), default=0))
+    gaps = _GAP * (len(limits) - 1)
+    while sum(limits) + gaps > width:
+        flexible = [n for n, limit in enumerate(limits) if limit > longest_words[n]]
+        if not flexible:
+            break
+        limits[max(flexible, key=lambda n: limits[n])] -= 1
+    return limits
+
+
+def _wrapped_row(row: Sequence[str], limits: Sequence[int]) -> list[Sequence[str]]:
+    """Return one line of cells for each line of the longest cell of a row."""
+    columns: list[list[str]] = []
+    for cell, limit in zip(row, limits, strict=True):
+        lines = [cell]
+        if len(cell) > limit:
+            text = _unbroken(cell)
+            lines = textwrap.wrap(text, limit, break_long_words=False, break_on_hyphens=False)
+        columns.append([line.replace(_NO_BREAK, " ") for line in lines])
+    return list(zip_longest(*columns, fillvalue=""))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -86,3 +122,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append((" " * _GAP).join(cells).rstrip())
     return lines
+
+
+def _unbroken(cell: str) -> str:
+    """Return the cell with intervals that no line break divides: [+0.1, +0.2]."""
+    return re.sub(r", (?=[^\[\]]*\])", f",{_NO_BREAK}", cell)

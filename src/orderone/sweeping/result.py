@@ -308,17 +308,17 @@ def _best_table(best: "pandas.DataFrame") -> list[str]:
     columns: dict[str, list[str]] = {}
     for name in best:
         columns[str(name)] = [_cell(value) for value in best[name]]
-    title = "best settings for every rule and size (mean loss over seeds):"
+    title = wrapped("best settings for every rule and size (mean loss over seeds):", indent=0)
     rows = [tuple(columns), *zip(*columns.values(), strict=True)]
     lines = text_table(rows)
     if max(len(line) for line in lines) <= text_width():
-        return [title, *lines]
+        return [*title, *lines]
     common: list[str] = []
     for name in list(columns):
         if name not in ("loss", "seeds") and len(set(columns[name])) == 1:
             common.append(f"{name} {columns.pop(name)[0]}")
     rows = [tuple(columns), *zip(*columns.values(), strict=True)]
-    return [title, *wrapped(f"all with {', '.join(common)}"), *text_table(rows)]
+    return [*title, *wrapped(f"all with {', '.join(common)}"), *text_table(rows)]
 
 
 def _cell(value: object) -> str:
