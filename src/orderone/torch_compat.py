@@ -365,6 +365,17 @@ def sparse_values(x: Tensor) -> Tensor:
     return x._values()  # `values` refuses tensors that are not coalesced
 
 
+def sparse_parts(x: Tensor) -> dict[str, Tensor]:
+    """Return the dense tensors that a sparse one consists of; they share its memory. All."""
+    if x.layout == torch.sparse_coo:
+        return {"indices": x._indices(), "values": x._values()}
+    if x.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return {"rows": x.crow_indices(), "columns": x.col_indices(), "values": x.values()}
+    if x.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return {"columns": x.ccol_indices(), "rows": x.row_indices(), "values": x.values()}
+    return {"values": x.to_dense()}  # a copy, of a layout such as that of MKL-DNN
+
+
 def first_local_row(x: Tensor, axis: int) -> int:
     """Return where the local part of a tensor begins along an axis: learning rates of rows. All."""
     if not hasattr(x, "device_mesh"):

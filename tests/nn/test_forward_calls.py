@@ -205,7 +205,8 @@ def test_a_module_at_two_places():
 
 
 def test_scripted_models_are_refused():
-    with pytest.warns(DeprecationWarning, match="jit"):
+    # torch 2.15 has made the DeprecationWarning a FutureWarning
+    with pytest.warns((DeprecationWarning, FutureWarning), match="jit"):
         scripted: Any = torch.jit.trace(Block(), torch.ones(2, 4))
     with refuses("invalid-argument", argument="model"):
         shape_activations(scripted, depth=2)

@@ -203,3 +203,15 @@ def test_what_is_no_model_is_refused_with_the_way_to_one(model, remedy):
     with refuses("wrong-type", argument="model") as caught:
         o1.plan(model, base={"n_embd": 16}, lr=1e-3)
     assert remedy in str(caught.value)
+
+
+def test_settings_of_an_optimizer_instance_are_not_dropped_in_silence():
+    model = mlp(32)
+    tuned = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.8, 0.9), weight_decay=0.3)
+    plan = o1.plan(model, base=mlp(8), optimizer=tuned, lr=1e-3)  # type: ignore[arg-type]
+    [note] = [note for note in plan.notes if code_of(note) == "optimizer-instance"]
+    assert "betas=(0.8, 0.9)" in note
+    assert "weight_decay=0.3" in note
+    usual = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.3)
+    plan = o1.plan(model, base=mlp(8), optimizer=usual, lr=1e-3, weight_decay=0.3)  # type: ignore[arg-type]
+    assert "optimizer-instance" not in codes(plan)

@@ -285,6 +285,68 @@ def test_parallel_branches():
     )
 
 
+def elman(m, x):
+    """A recurrence whose inputs are projected together."""
+    inputs = F.linear(x, m.A)
+    state = torch.zeros(6)
+    for row in inputs:
+        state = torch.tanh(row + F.linear(torch.relu(F.linear(state, m.B)), m.C))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("code", "parts"),
+    [
+        (elman, {"A": (6, 4), "B": (5, 6), "C": (6, 5)}),
+        (lambda m, x: m.cell(x)[0], {"cell": nn.GRU(4, 6)}),
+        (lambda m, x: m.cell(x)[0], {"cell": nn.RNN(4, 6)}),
+        (lambda m, x: m.cell(x)[0], {"cell": nn.LSTM(4, 6)}),
+    ],
+)
+def test_recurrences_are_not_branches(code, parts):
+    assert traced(code, **parts).branches == ()
+
+
+def test_a_layer_that_is_used_again_has_its_branch():
+    def code(m, x):
+        for _ in range(3):
+            x = x + block(m, x)
+        return x
+
+    assert set(traced(code, **BLOCK).branches) == {Branch(("B", "b"), ("A", "B", "b"))}
+
+
+def test_a_recurrence_may_be_within_a_branch():
+    def code(m, x):
+        return x + F.linear(m.cell(x)[0], m.W)
+
+    (branch,) = traced(code, W=(4, 6), cell=nn.GRU(4, 6)).branches
+    assert branch.last == ("W",)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda m, x: torch.relu(block(m, x)),
+        lambda m, x: torch.relu(block(m, x)) + m.b,  # a shift alone is not all of the branch
+        lambda m, x: block(m, x) + torch.relu(block(m, x)),
+        lambda m, x: F.layer_norm(block(m, x), (4,)),
+        lambda m, x: F.bilinear(x, x, m.T, m.b),
+    ],
+)
+def test_branches_that_end_without_a_parameter(end):
+    (branch,) = traced(lambda m, x: x + end(m, x), T=(4, 4, 4), **BLOCK).branches
+    assert branch.last == ()
+
+
+def test_one_factor_of_a_product_is_last():
+    sides = {"A": (4, 4), "B": (4, 4)}
+    (branch,) = traced(lambda m, x: x + (x @ m.A) * (x @ m.B), **sides).branches
+    assert branch.last == ("B",)
+    (gated,) = traced(lambda m, x: x + (x @ m.A) * torch.sigmoid(x @ m.B), **sides).branches
+    assert gated.last == ("A",)
+
+
 def test_embeddings_and_masks_are_not_branches():
     def code(m, i, mask):
         positions = m.P[: len(i)] + F.embedding(torch.arange(len(i)), m.W)

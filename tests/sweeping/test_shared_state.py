@@ -1,5 +1,6 @@
 """Trials of one process share files, threads and libraries: what acts is found and named."""
 
+import decimal
 import functools
 import pickle
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from torch import nn
 import orderone as o1
 from orderone.core.errors import code_of
 from orderone.sweeping import shared_state
+from orderone.sweeping.engine import Engine
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
 from orderone.training import interrupts
@@ -244,3 +246,129 @@ def test_a_trial_that_diverges_at_once_is_not_recorded():
     outcomes = list(run_alone(job, trials_of(job, 2)))
     assert [outcome.status for outcome in outcomes] == ["diverged"] * 2
     assert not job.starts
+
+
+# --- stacks ---------------------------------------------------------------------------------------
+
+
+def precision(model):
+    """Count passes of training in the precision of decimal numbers, which no text shows."""
+    context = decimal.getcontext()
+    context.prec += model.training
+    return context.prec - 28
+
+
+def stacked(build, **options):
+    with decimal.localcontext():
+        return o1.sweep(
+            build,
+            {"lr": [0.01, 0.1], "seed": range(2)},
+            widths=[8],
+            base=8,
+            data=batch,
+            steps=12,
+            device="cpu",
+            progress=False,
+            **options,
+        )
+
+
+class LateDecimal(nn.Module):
+    """Model that acts otherwise after twelve passes of training in this process."""
+
+    def __init__(self, width, late=12):
+        super().__init__()
+        self.inner = mlp(width)
+        self.late = late
+
+    def forward(self, x):
+        return self.inner(x) * (2 if precision(self) > self.late else 1)
+
+
+@pytest.mark.parametrize("options", [{"stacked": True}, {"stacked": "auto"}])
+def test_state_that_members_of_a_stack_share_is_named_at_the_end(options):
+    [note] = notes_on_state(stacked(LateDecimal, **options))
+    assert "the example batch" in note
+
+
+def test_state_that_the_proof_of_a_stack_has_changed_is_named():
+    """Later trials begin with it, so that the first one is the same when it is begun again."""
+    [note] = notes_on_state(stacked(lambda width: LateDecimal(width, late=3)))
+    assert "the example batch" in note
+
+
+def test_a_worker_that_receives_trials_computes_the_first_loss_itself():
+    given = {"base_sizes": {"width": 8}, "name": "net", "steps": 12}
+    job = pickle.loads(pickle.dumps(Job(LateDecimal, Source("signs", batch), **given)))
+    settings = {"rule": "mup", "optimizer": "adamw", "width": 8, "lr": 0.01}
+    trials = [job.trial(settings | {"seed": seed}) for seed in range(2)]
+    with decimal.localcontext():
+        outcomes = list(Engine(job, stacked=True).run(trials))
+    assert all("example batch" in str(outcome.facts["shared state"]) for outcome in outcomes)
+
+
+def test_a_stack_of_torch_modules_is_not_built_again():
+    found = stacked(mlp)
+    assert not notes_on_state(found)
+    assert found.job is not None
+    assert list(found.job.examples.values()) == [None]
+
+
+def counted(function):
+    calls = [0]
+
+    @functools.wraps(function)
+    def wrapper(self, x):
+        calls[0] += 1
+        return function(self, x) * (2 if calls[0] > 12 else 1)
+
+    return wrapper
+
+
+class Decorated(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+
+    @counted
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Kind(type):
+    calls = 0
+
+
+class OfKind(nn.Module, metaclass=Kind):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+
+    def forward(self, x):
+        Kind.calls += 1
+        return self.inner(x) * (2 if Kind.calls > 12 else 1)
+
+
+@functools.singledispatch
+def dispatched(x):
+    vars(dispatched)["calls"] = vars(dispatched).get("calls", 0) + 1
+    return x * (2 if vars(dispatched)["calls"] > 12 else 1)
+
+
+class Dispatching(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+
+    def forward(self, x):
+        return dispatched(self.inner(x))
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [(Decorated, "Decorated.forward.calls"), (OfKind, "Kind.calls"), (Dispatching, "dispatched")],
+)
+def test_state_of_decorators_and_metaclasses_is_named(build, name):
+    found = stacked(build)
+    assert any(name in note for note in found.notes)
+    assert len(notes_on_state(found)) == 1

@@ -53,11 +53,18 @@ def test_exact_numbers_are_numbers(number: object):
         ("x", lambda: theory.limits.distance(range(10**15), [1.0, 2.0])),
         ("x", lambda: theory.limits.ks([[1.0], [1.0, 2.0]], [1.0, 2.0])),
         ("u", lambda: theory.first_pass.rms_norm_backward(range(10**15), [1.0])),
+        ("mlp", lambda: theory.transformer.relative_rates("neural-tangent", mlp=1e308)),
+        ("mlp", lambda: theory.lr_factors("hybrid", mlp=1e-308)),
     ],
 )
 def test_what_is_no_number_is_refused(argument: str, call: Callable[[], object]):
     with refuses("invalid-argument", argument=argument):
         call()
+
+
+def test_flags_are_true_or_false():
+    with refuses("wrong-type", argument="antithetic"):
+        theory.CovarianceSDE().sample(np.eye(2), paths=2, antithetic=torch.ones(3))
 
 
 def test_a_stem_without_function_is_refused():

@@ -14,7 +14,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode must not crash on Δ
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of tensors stay different
-    words = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        words = sys.argv[1:]
+    else:
+        words = arguments
     if list(words) == ["--version"]:
         print(f"orderone {__version__}")
         return

@@ -193,7 +193,10 @@ def _made(model: "nn.Module", base: Any, options: dict[str, Any], builder: str |
 
 def _no_base(rule: str, builder: str | None) -> InputError:
     """Return the error of a plan without a base, with options of the command line."""
-    example = "--base hidden_size=256" if builder is None else "such as --base 64"
+    if builder is None:
+        example = "--base hidden_size=256"
+    else:
+        example = "such as --base 64"
     message = (
         f"--base: {rule} scales settings that you tuned on a smaller model, the base, and no base"
         f" was named. Pass its sizes, {example}, or a saved plan, --base plan.json; or ask for"

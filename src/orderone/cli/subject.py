@@ -78,7 +78,10 @@ def known_model(
     length: int | None = None,
 ) -> Subject:
     """Return one of the models of `orderone`, with embedded data or with the user's batches."""
-    name = MODEL if name is None else one_of(name, MODELS, "model")
+    if name is None:
+        name = MODEL
+    else:
+        name = one_of(name, MODELS, "model")
     model = MODELS[name]
     _check_multiple(name, sizes["widths"])
     if len(sizes["widths"]) > 1:
@@ -191,7 +194,10 @@ def _axis_of_training(axis: AxisSizes, options: Selection) -> Subject:
         data = user_batches(_needed(options.batches))
         about = f"{options.builder} on {options.batches}"
         return Subject(options.builder, about, build, growing, data)
-    name = MODEL if options.model is None else one_of(options.model, MODELS, "model")
+    if options.model is None:
+        name = MODEL
+    else:
+        name = one_of(options.model, MODELS, "model")
     known = MODELS[name]
     width = _one_size(options.widths or WIDTH, "widths", axis)
     _check_multiple(name, [width])
@@ -200,7 +206,10 @@ def _axis_of_training(axis: AxisSizes, options: Selection) -> Subject:
     if options.batches:
         refuse_unused("--batches", batch=options.batch, length=options.length)
         return Subject(name, known.about, build, growing, user_batches(options.batches))
-    size = axis.sizes[-1] if axis.name == "batch_sizes" else options.batch
+    if axis.name == "batch_sizes":
+        size = axis.sizes[-1]
+    else:
+        size = options.batch
 
     def batch_of_step(step: int, _seed: int) -> object:
         return _known_batch(name, options.seed + step, size, options.length)

@@ -147,11 +147,12 @@ def sweep(
             constant), proportional (weight_decay stays constant), or another choice of `orderone
             plan --help`. Default: independent.
         expert_rule: How to scale if the number of experts differs from that of the base: mup,
-            mssp, jiang or none (no scaling); docs/axes.md explains them. Default: mup.
-        rank_rule: If the rank of adapters (LoRA) differs from that of the base: mup, mua or none.
+            mssp, jiang or none (no scaling); see docs/axes.md. Default: mup.
+        rank_rule: How to scale if the rank of adapters (LoRA) differs from that of the base: mup,
+            mua or none; see docs/axes.md. Default: mup.
+        repetition_rule: How to scale if the number of queries that share a key (grouped-query
+            attention) differs from that of the base: mup, gqa-mup or none; see docs/axes.md.
             Default: mup.
-        repetition_rule: If the number of queries that share a key differs from that of the base:
-            mup, gqa-mup or none. Default: mup.
         base: The width (or depth) for which --lr is meant. Default: the smallest.
         steps: Number of updates of every model.
         schedule: Schedule of all learning rates: constant, linear or cosine.
@@ -177,7 +178,8 @@ def sweep(
         precision: float32, bfloat16 or float16 (autocast), or float64.
         device: cpu or cuda. Default: cuda if there is a GPU.
         store: SQLite file for the results.
-        executor: Where trials run: here (this process), processes or ray. Default: here.
+        executor: Where trials run: here (this process), processes or ray. Default: here; for a
+            long study on a CPU, several processes forked from this one (Linux).
         ray: Address of a Ray cluster, or auto. It implies --executor ray.
         workers: Number of processes or Ray tasks. Default: one per GPU or core.
         together: Number of models trained in one stacked program. Default: as many as fit.
@@ -219,7 +221,7 @@ def sweep(
         "store": store,
         "workers": workers,
         "address": ray,
-        "executor": executor or ("ray" if ray else "here"),
+        "executor": executor or ("ray" if ray else None),
         "together": together,
         "sampler": sampler,
         "trials": trials,

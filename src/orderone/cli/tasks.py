@@ -143,7 +143,10 @@ def read_task(task: str, model: str | None, options: DataOptions, device: str | 
     options.only(OPTIONS[name], f"the task {name}")
     model = one_of(model or MODELS[name][0], MODELS[name], f"model for {name}")
     setting = _setting(name, model, options, device)
-    start = TIED_DECODER_START if model in TIED_DECODERS else OTHER_START
+    if model in TIED_DECODERS:
+        start = TIED_DECODER_START
+    else:
+        start = OTHER_START
     return replace(setting, start=start)
 
 
@@ -153,7 +156,10 @@ def _setting(name: str, model: str, options: DataOptions, device: str | None) ->
         device = str(device)
     if name not in TEXTS:
         return _images(name, model, options, batch, device)
-    length = LENGTH if options.length is None else options.length
+    if options.length is None:
+        length = LENGTH
+    else:
+        length = options.length
     if name == "lm":
         return _language(model, options, batch, length, device)
     return _denoising(model, options, batch, length, device)

@@ -45,6 +45,12 @@ PLAN = {
         "The convention decay='sqrt' comes from measurements of AdamW, and this optimizer changes"
         " weights by another law. Use decay='independent' or 'inverse-width'."
     ),
+    "optimizer-instance": (
+        "The optimizer that was passed to plan() is a constructed one. The plan uses its class, not"
+        " its settings: its groups may differ, and a schedule may have changed them."
+        " Pass lr, weight_decay and eps to plan(), and other options with the class:"
+        " optimizer=functools.partial(torch.optim.AdamW, betas=(0.9, 0.95))."
+    ),
     "default-lr": (
         "No learning rate was passed to the plan. The plan uses the default of the optimizer's"
         " constructor (0.001 for AdamW), as if it were the best learning rate of the base. Pass the"
@@ -176,6 +182,12 @@ PLAN = {
         " network. The plan treats it as a readout. That is right for a bottleneck of constant"
         " size; if the size should grow with the width, make it smaller in the base."
     ),
+    "input-size": (
+        "The fan-in of a matrix differs between base and model, and no output of the model has this"
+        " size, a multiple of it, or a part of it. The plan counts it as a number of input features"
+        " and does not scale the learning rate with it. If it grows with the width, pass the role"
+        ' of the matrix: overrides={"name": "hidden"}, or "readout".'
+    ),
     "rows-of-other-shape": (
         "A packed projection has learning rates for its rows, and the optimizer holds a tensor of"
         " another shape: a trainer has flattened or split the parameters. Grow the number of heads"
@@ -261,9 +273,9 @@ PLAN = {
         " mean squared error; or, for a Hugging Face model, labels in the batch."
     ),
     "no-residual-branches": (
-        "The option depth= scales residual branches. This model has none, or one of them ends"
-        " without a parameter that could take the factor. Leave depth out, or multiply the branch"
-        " in the model's code."
+        "The option depth= scales residual branches, and init='zero-residual' sets their ends to"
+        " zero. This model has no such branches, or one of them ends without a parameter. Leave"
+        " depth out, or multiply the branch in the model's code; use another start."
     ),
     "checkpoint-of-other-plan": (
         "A checkpoint of PlanTrainer contains the plan that it was trained with. The plan of this"
@@ -377,18 +389,18 @@ PLAN = {
         " depends on the prediction."
     ),
     "start-too-large": (
-        "Matrices or tables of the base start so large that outputs grow from layer to layer, or"
-        " that logits cost loss from the first step. A rule carries these sizes to every width."
+        "Matrices or embeddings of the base start so large that outputs grow from layer to layer,"
+        " or that logits cost loss from the first step. A rule carries these sizes to every width."
         " Choose another start with init=, or a factor with init_scale=."
     ),
     "start-too-small": (
-        "Matrices or tables of the base start so small that their outputs are far below order one,"
-        " and a rule carries this to every width. Try init='fan-in' with a new sweep of learning"
-        " rates; the page about choosing the start says how much this lowered the loss."
+        "Matrices or embeddings of the base start so small that their outputs are far below order"
+        " one, and a rule carries this to every width. Try init='fan-in' with a new sweep of"
+        " learning rates; the page about choosing the start says how much this lowered the loss."
     ),
     "outputs-too-small": (
         "Activations of the model start far below order one, so the first updates change little of"
-        " what later layers receive. Usually matrices or tables start too small: try"
+        " what later layers receive. Usually matrices or embeddings start too small: try"
         " init='fan-in' with a new sweep of learning rates. This is no fault of the rule."
     ),
     "outputs-too-large": (
@@ -1084,9 +1096,11 @@ TRAIN: dict[str, str] = {
     "trials-share-state": (
         "Trials that are trained one after another in a process share its global variables, files,"
         " threads and libraries. The note appears if training changes a global variable, an"
-        " attribute of a class, or the like. It also appears if the first trial has other losses or"
-        " random draws when it is begun again, which is done after 2, 4, 8, ... trials: then"
-        " something acts that the trials have left, or the model is not repeatable. So losses may"
+        " attribute of a class, or the like. The start of the first trial is also repeated"
+        " after 2, 4, 8, ... trials, and must have the same losses and random draws. At these"
+        " moments, and at the end of every stack, a new model must have the same loss on the"
+        " example batch as before the first training. If one of them differs, trials have left"
+        " something that affects it, or the model is not repeatable. So losses may"
         " differ from those of a training in a new process. Keep such state in the model, best in a"
         " buffer. If it never acts, such as a count of calls for a log, ignore the note."
     ),
@@ -1096,7 +1110,7 @@ TRAIN: dict[str, str] = {
         " members agree if they get the same tensors. So the model has state outside its"
         " attributes, such as an iterator or a variable of a function, and the comparison could not"
         " restore this state. On a GPU there is another possible cause: kernels that are not"
-        " repeatable, as those of convolutions in float32. In the first two steps, stack and"
+        " repeatable, such as those of convolutions in float32. In the first two steps, stack and"
         " stand-alone models agreed. To be sure, pass stacked=False (on a GPU, try"
         " deterministic=True); or keep the state in a buffer or a plain attribute."
     ),

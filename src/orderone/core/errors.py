@@ -13,6 +13,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+LONGEST_ERROR = 300  # characters of an error of other code within a message
 # The message says everything; printing this code would add nothing.
 SELF_EXPLANATORY = "invalid-argument"
 _CODE_AT_THE_END = re.compile(r" \[([a-z0-9]+(?:-[a-z0-9]+)+)\]$")
@@ -34,6 +35,19 @@ def code_of(message: str) -> str | None:
 def without_code(message: str) -> str:
     """Return `message` without the code at its end."""
     return _CODE_AT_THE_END.sub("", message)
+
+
+def brief(error: BaseException) -> str:
+    """Return the class and the first line of an error, for a note; torch lists its kernels."""
+    return f"{type(error).__name__}: {shortened(str(error))}"
+
+
+def shortened(text: str) -> str:
+    """Return the first line of a text of other code, cut off if it is long."""
+    first = next(iter(text.splitlines()), "")
+    if len(first) > LONGEST_ERROR:
+        return f"{first[:LONGEST_ERROR]}..."
+    return first
 
 
 def hint_on_codes(messages: Iterable[str]) -> list[str]:
@@ -118,7 +132,8 @@ def instance(value: object, of: type[T], name: str, remedy: str) -> T:
     """Return `value` if it is an instance of `of`; otherwise raise an InputError."""
     if isinstance(value, of):
         return value
-    message = f"{name}: expected a {of.__name__}, got {value!r}; {remedy}"
+    article = "an" if of.__name__[0] in "AEIOU" else "a"
+    message = f"{name}: expected {article} {of.__name__}, got {value!r}; {remedy}"
     raise InputError(message, "wrong-type", argument=name)
 
 

@@ -29,6 +29,7 @@ Exact: TypeAlias = Annotated[Fraction | int | str | float | Decimal, UserInput]
 Name: TypeAlias = Annotated[str, UserInput]
 Count: TypeAlias = Annotated[int, UserInput]
 Number: TypeAlias = Annotated[float, UserInput]
+Flag: TypeAlias = Annotated[bool, UserInput]
 Function: TypeAlias = Annotated[Callable[[Array], Array], UserInput]  # elementwise
 ExponentsInput: TypeAlias = Annotated[
     Mapping[str, Exact] | Mapping[Role, Exact] | Sequence[Exact], UserInput

@@ -12,7 +12,10 @@ def reals(values: Array, name: str, *, least: Number = -inf, most: Number = inf)
     """Return `values`, a number or an array, as float64; raise unless all are in [least, most]."""
     try:
         is_complex = np.iscomplexobj(np.asarray(values))
-        result = np.empty(0) if is_complex else np.asarray(values, dtype=np.float64)
+        if is_complex:
+            result = np.empty(0)
+        else:
+            result = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise InputError(f"{name}: expected numbers, got {values!r}", argument=name) from error
     if is_complex:

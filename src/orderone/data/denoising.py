@@ -158,7 +158,10 @@ class Denoising:
 
     def stacked(self, step: Count, seeds: Sequence[int], device: Device = None) -> Batch:
         """Return the batches of all seeds, (seeds, batch, tokens)."""
-        place = self.device if device is None else read_device(device)
+        if device is None:
+            place = self.device
+        else:
+            place = read_device(device)
         return self._batch(self._parts(step, seeds, place, "train"))
 
     def evaluation(self) -> list[Batch]:

@@ -142,7 +142,10 @@ class Images:
 
     def stacked(self, step: Count, seeds: Sequence[int], device: Device = None) -> Batch:
         """Return the batches of all seeds, (seeds, batch, ...)."""
-        place = self.device if device is None else read_device(device)
+        if device is None:
+            place = self.device
+        else:
+            place = read_device(device)
         pixels, labels = self._augmented(step, seeds, place)
         return self._batch(pixels, labels)
 

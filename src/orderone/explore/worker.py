@@ -28,7 +28,7 @@ POLL = 0.05  # seconds between two looks at the processor time
 
 
 class Clock:
-    """Writes an answer and ends this process if a question takes too much processor time."""
+    """Timer that ends this process, with an answer, if a question takes too much processor time."""
 
     def __init__(self, seconds: float, out: TextIOBase):
         self._seconds = seconds

@@ -150,7 +150,10 @@ class PlanCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the settings of the plan and the sizes at the start, for a checkpoint."""
-        start = self._start if self.monitor is None else self.monitor.start
+        if self.monitor is None:
+            start = self._start
+        else:
+            start = self.monitor.start
         return {"settings": settings_of(self.plan), "start": start}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

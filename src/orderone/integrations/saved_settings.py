@@ -27,7 +27,10 @@ def must_equal(
         before = saved.get(name)
         if before is not None and _comparable(before) == _comparable(_only(before, settings)):
             continue
-        was = "is not in it" if before is None else f"had {dict(before)}"
+        if before is None:
+            was = "is not in it"
+        else:
+            was = f"had {dict(before)}"
         raise InputError(
             f"{source}: it was trained with another plan: {name} {was}, and the plan has"
             f" {settings}",

@@ -167,7 +167,10 @@ def read_data(
     data: object, batch_size: object = None, collate_fn: object = None, argument: str = "data"
 ) -> Batches:
     """Return the batches of data in any of the forms above."""
-    size = None if batch_size is None else count(cast(int, batch_size), SIZE)
+    if batch_size is None:
+        size = None
+    else:
+        size = count(cast(int, batch_size), SIZE)
     if collate_fn is not None and not callable(collate_fn):
         raise InputError(
             "collate_fn: expected a function of a list of samples that returns a batch, got"
@@ -193,7 +196,9 @@ def read_data(
         )
     if size is None and needs_batch_size(data):
         raise _needs_size(data, argument)
-    return batches if size is None else batches.resized(size)
+    if size is None:
+        return batches
+    return batches.resized(size)
 
 
 def needs_batch_size(data: object) -> bool:
@@ -429,7 +434,9 @@ def _unknown(data: object, argument: str) -> InputError:
 
 
 def _kind(data: object) -> str:
-    return "nothing" if data is None else type(data).__name__
+    if data is None:
+        return "nothing"
+    return type(data).__name__
 
 
 def repeat_notes(batches: Batches, needed: int) -> list[str]:

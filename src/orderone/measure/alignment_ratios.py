@@ -234,7 +234,10 @@ def reading(model: nn.Module, layers: Sequence[Layer], copy: bool = True) -> Ite
     def copy_input(name: str, quantity: Quantity, x: Tensor) -> None:
         if name in inputs:  # not the first call
             return
-        dtype = torch.promote_types(x.dtype, dtypes[name]) if x.is_floating_point() else x.dtype
+        if x.is_floating_point():
+            dtype = torch.promote_types(x.dtype, dtypes[name])
+        else:
+            dtype = x.dtype
         inputs[name] = x.detach().to(dtype, copy=copy)  # code that follows may write into it
 
     with watching(model, copy_input, dtypes.__contains__, (Quantity.INPUT,)):

@@ -167,7 +167,9 @@ class Check:
 
     @property
     def _start_findings(self) -> tuple[str, ...]:
-        return () if self.start is None else self.start.findings
+        if self.start is None:
+            return ()
+        return self.start.findings
 
     @property
     def _counts(self) -> str:

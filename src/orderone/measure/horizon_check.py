@@ -229,7 +229,10 @@ class HorizonStudy:
         return self.settings["optimizer"]
 
     def _plan(self, model: nn.Module, size: int) -> Plan:
-        base = self.sizes[0] if self.base is None else self.base
+        if self.base is None:
+            base = self.sizes[0]
+        else:
+            base = self.base
         settings = {**self.settings, "optimizer": self._optimizer}
         if self.axis == BATCH:
             settings["batch"] = (base, size)
@@ -248,7 +251,10 @@ class HorizonStudy:
         else:
             wanted = self._steps_at(self.sizes[-1])
             size = self.batch_size
-        takes_size = size if _takes_batch_size(self.data) else None
+        if _takes_batch_size(self.data):
+            takes_size = size
+        else:
+            takes_size = None
         examples = read_examples(self.data, wanted, takes_size, self.collate_fn).batches
         examples = cast_batches(examples, self.precision)
         if all(batch is examples[0] for batch in examples) and wanted > 1:
@@ -329,7 +335,10 @@ class HorizonStudy:
         setting = record_named(self._plans[1][name].optimizer).averages
         if planned is None or setting is None:
             return
-        key = f"{setting}[{len(planned) - 1}]" if len(planned) > 1 else setting
+        if len(planned) > 1:
+            key = f"{setting}[{len(planned) - 1}]"
+        else:
+            key = setting
         fresh: dict[int, float] = {}
         for size, run in runs.items():
             fresh[size] = 1 - run.settings[name].get(key, math.nan)
@@ -436,7 +445,9 @@ class HorizonStudy:
 
     @property
     def _size_of_shortest(self) -> int:
-        return self.sizes[-1] if self.axis == BATCH else self.sizes[0]
+        if self.axis == BATCH:
+            return self.sizes[-1]
+        return self.sizes[0]
 
     @property
     def _shortest(self) -> int:
@@ -498,7 +509,10 @@ def read_horizon_sizes(values: SizesInput, name: str, axis: str) -> tuple[int, .
     if axis == TOKENS:
         divides = all(size % sizes[0] == 0 for size in sizes)
     if not divides:
-        whole = "divide the largest" if axis == BATCH else "be multiples of the smallest"
+        if axis == BATCH:
+            whole = "divide the largest"
+        else:
+            whole = "be multiples of the smallest"
         raise InputError(
             f"{name}: expected sizes that {whole}, such as [16, 32, 64, 128]; got {list(sizes)}",
             argument=name,

@@ -57,7 +57,9 @@ class NoiseScale:
     @property
     def critical_batch(self) -> float:
         """tr(Sigma) / |G|^2 in samples; infinite if the signal is lost in the noise."""
-        return self.noise / self.signal if self.signal > 0 else inf
+        if self.signal > 0:
+            return self.noise / self.signal
+        return inf
 
     def __str__(self) -> str:
         return (
@@ -93,7 +95,10 @@ class NoiseMeter:
 
     @torch.no_grad()
     def _add(self, parameter: Tensor, gradient: Tensor) -> None:
-        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        if gradient.is_sparse:
+            dense = gradient.to_dense()
+        else:
+            dense = gradient
         self._squares.append(_squared_norm(dense))
         self._counts[parameter] = self._counts.get(parameter, 0) + 1
         if parameter in self._sums:

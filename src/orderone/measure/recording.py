@@ -347,7 +347,10 @@ class Probe:
                 self._put_changes()
             return
         ledger = self._recorder.ledger
-        slot = ledger.keep if self._comparing else ledger.add
+        if self._comparing:
+            slot = ledger.keep
+        else:
+            slot = ledger.add
         change = self._reference.change(key, x, number, slot)
         if change is not None:
             module, quantity = key
@@ -393,7 +396,10 @@ class Probe:
             self._may_rest = not is_inside_compiled_call()
         if not self._now:
             return
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if len(args) > 1:
+            closure = args[1]
+        else:
+            closure = kwargs.get("closure")
         unscales = getattr(optimizer, "grad_scale", None) is not None
         self._gradients_later = closure is not None or unscales
         wants_updates = Quantity.UPDATE in self._now

@@ -106,7 +106,10 @@ def read_sizes(**arguments: SizesInput | None) -> tuple[str, list[int]]:
         axes = ", ".join(f"{name}=[...]" for name in arguments)
         got = " and ".join(passed) or "none of them"
         message = f"widths: expected sizes on one axis, one of {axes}; got {got}"
-        code = "several-axes" if passed else "invalid-argument"
+        if passed:
+            code = "several-axes"
+        else:
+            code = "invalid-argument"
         raise InputError(message, code, argument="widths")
     [(argument, values)] = passed.items()
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):

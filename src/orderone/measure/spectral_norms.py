@@ -131,7 +131,10 @@ def _axes(item: Item, modules: Mapping[str, nn.Module]) -> MatrixAxes | None:
         if place.layout is None or place.layout.kind != "matrix":
             continue
         module = modules[place.module]
-        groups = module.groups if isinstance(module, CONVOLUTIONS) else 1
+        if isinstance(module, CONVOLUTIONS):
+            groups = module.groups
+        else:
+            groups = 1
         has_one_channel = groups > 1 and math.prod(item.shape[:2]) == groups
         if has_one_channel or max(place.layout.fan_in + place.layout.fan_out) >= len(item.shape):
             return None
@@ -151,7 +154,10 @@ def _rows(step: int, name: str, quantity: Quantity, x: Tensor, axes: MatrixAxes)
         relative = math.nan
         if axes.is_declared:
             relative = norm / math.sqrt(fan_out / fan_in)
-        method = "exact" if is_exact(fan_out, fan_in) else "lanczos"
+        if is_exact(fan_out, fan_in):
+            method = "exact"
+        else:
+            method = "lanczos"
         yield step, name, number, quantity.value, norm, relative, method
 
 

@@ -97,7 +97,10 @@ def is_one_of(value: object, names: tuple[str, ...]) -> bool:
 
     The function may be in torch or torch.nn.functional, with or without settings (`partial`).
     """
-    function = value.func if isinstance(value, partial) else value
+    if isinstance(value, partial):
+        function = value.func
+    else:
+        function = value
     return is_function(function) and _names().get(id(function)) in names
 
 
@@ -151,7 +154,9 @@ def is_unknown(value: object) -> bool:
 
 
 def _parameters(value: object) -> dict[str, Tensor]:
-    return dict(value.named_parameters()) if isinstance(value, nn.Module) else {}
+    if isinstance(value, nn.Module):
+        return dict(value.named_parameters())
+    return {}
 
 
 def without_hooks(module: nn.Module) -> nn.Module:
@@ -191,7 +196,9 @@ def acts_on_every_number(value: Any) -> bool:
 
 def _doubled(tensor: Tensor) -> Tensor:
     tensor = tensor.detach().cpu()
-    return tensor.double() if tensor.is_floating_point() else tensor
+    if tensor.is_floating_point():
+        return tensor.double()
+    return tensor
 
 
 def _call(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Any:

@@ -51,7 +51,7 @@ def functions_in_forward(
 
 
 def is_inside(name: str, known: Collection[str]) -> bool:
-    """Return whether `name`, or a module that contains it, is known; the model itself is not."""
+    """Return whether `name`, or a module that contains it, is known. The model itself never is."""
     parts = name.split(".")
     return any(".".join(parts[:number]) in known for number in range(1, len(parts) + 1))
 
@@ -79,7 +79,7 @@ def _imported(value: Any, instruction: str, name: str) -> Any:
 
 
 def _captured(code: CodeType, owner: object) -> dict[str, object]:
-    """Return `self` of a method by its name, for the functions inside of the method."""
+    """Return the module under the name `self` of a method, for functions inside the method."""
     if owner is None or not code.co_argcount:
         return {}
     return {code.co_varnames[0]: owner}
@@ -141,7 +141,10 @@ class _Scan:
             if step.opname in IMPORTS:
                 value = _imported(value, step.opname, name)
             elif step.opname.startswith("STORE_FAST"):
-                first = step.argval[0] if isinstance(step.argval, tuple) else name
+                if isinstance(step.argval, tuple):
+                    first = step.argval[0]
+                else:
+                    first = name
                 local[first] = value if isinstance(value, ModuleType) else UNKNOWN
                 value = local.get(name, UNKNOWN)  # STORE_FAST_LOAD_FAST
             elif step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")):
@@ -201,12 +204,17 @@ class _Scan:
             return UNKNOWN
         if isinstance(found, FunctionType | MethodType) and not is_one_of(found, FUNCTIONS):
             self.follow(found, None, depth + 1)
-        return found if isinstance(found, Tensor) else UNKNOWN
+        if isinstance(found, Tensor):
+            return found
+        return UNKNOWN
 
     def consider(self, value: Any, depth: int = 0) -> None:
         """Note an activation function, or follow a function of users."""
         if is_one_of(value, FUNCTIONS):
-            function = value.func if isinstance(value, partial) else value
+            if isinstance(value, partial):
+                function = value.func
+            else:
+                function = value
             self.found[function.__name__] = None
         elif isinstance(value, torch.jit.ScriptFunction):
             for name in SCRIPTED.findall(str(value.inlined_graph)):

@@ -187,7 +187,10 @@ def derivatives(phi: Phi, x: np.ndarray, order: int) -> list[np.ndarray]:
                 (slope,) = torch.autograd.grad(
                     value.sum(), at, create_graph=left > 1, allow_unused=True
                 )
-            value = torch.zeros_like(at) if slope is None else slope
+            if slope is None:
+                value = torch.zeros_like(at)
+            else:
+                value = slope
             values.append(value)
     return [each.detach().numpy() for each in values]
 

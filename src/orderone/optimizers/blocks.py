@@ -104,7 +104,10 @@ def block_factor(
 ) -> BlockFactor:
     """Return the factor of an optimizer with this law, or raise an InputError."""
     if not exact_law.spectral:
-        name = "block_size" if block_size is not None else "max_dim"
+        if block_size is not None:
+            name = "block_size"
+        else:
+            name = "max_dim"
         raise InputError(
             f"{name}: only matrices of a spectral law have preconditioners, such as law='soap' or"
             f" law='shampoo'; got {law!r}",
@@ -121,7 +124,10 @@ def block_factor(
     cuts = _cuts(block_size, preconditioned)
     if max_dim is not None:
         max_dim = count(max_dim, "max_dim")
-    counted = preconditioned if exact_law in ONE_SIDED_SOAP else (True, True)
+    if exact_law in ONE_SIDED_SOAP:
+        counted = preconditioned
+    else:
+        counted = (True, True)
     return BlockFactor(float(1 - exact_law.gradient) / 2, cuts, counted, max_dim)
 
 
@@ -153,4 +159,6 @@ def _cuts(block_size: BlockSize | None, preconditioned: tuple[bool, bool]) -> Cu
 
 
 def _size(size: int | None) -> int | None:
-    return None if size is None else count(size, "block_size")
+    if size is None:
+        return None
+    return count(size, "block_size")

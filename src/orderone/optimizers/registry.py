@@ -156,7 +156,7 @@ def _refuse_two_factors(rate_factor: object) -> None:
 
 
 def _with_scaled_eps(record: Algorithm, law: UpdateLaw, blocks: BlockFactor | None) -> Algorithm:
-    """Return the record with the size that eps is compared with, if it is one of matrices."""
+    """Return the record; add the size that eps is compared with, if the law acts on matrices."""
     if record.eps_power == 2:
         cuts = UNCUT if blocks is None else blocks.cuts
         return replace(record, scaled_eps=MatrixEps(cuts))
@@ -230,7 +230,7 @@ def _read_law(law: object) -> UpdateLaw:
         return law
     if isinstance(law, str) and has_law(law):
         return update_law(law)
-    return LAWS[one_of(law, (*LAWS, *OPTIMIZERS), "law")]
+    return LAWS[one_of(law, dict.fromkeys((*LAWS, *OPTIMIZERS)), "law")]
 
 
 def _named(law: UpdateLaw, coupled: bool) -> str | UpdateLaw:

@@ -179,7 +179,10 @@ def plan(
         raise _no_base(request)
     if base is None or (isinstance(base, str) and base == ABSOLUTE):
         made = _absolute_plan(model, request, options)
-        return replace(made, notes=(*made.notes, *request.lr_notes(optimizer)))
+        return replace(
+            made,
+            notes=(*made.notes, *request.lr_notes(optimizer), *request.instance_notes(optimizer)),
+        )
     if C or Lambda:
         message = (
             "C, Lambda: only absolute mode (base='absolute') has these constants; relative to a"
@@ -189,7 +192,12 @@ def plan(
     if isinstance(base, (str, PathLike)):
         base = _load_plan(base)
     made = _relative_plan(model, _read_base(model, base), request, options)
-    notes = (*made.notes, *_larger_base_notes(made), *request.lr_notes(optimizer))
+    notes = (
+        *made.notes,
+        *_larger_base_notes(made),
+        *request.lr_notes(optimizer),
+        *request.instance_notes(optimizer),
+    )
     made = replace(made, notes=notes)
     if isinstance(base, Plan) and base.applied:
         return _continue_applied(made, base)
@@ -391,7 +399,8 @@ def _load_plan(path: str | PathLike[str]) -> Plan:
         return Plan.load(path)
     except OSError as error:
         message = (
-            f"base: {path} cannot be read ({error.strerror}); expected a file written by plan.save"
+            f"base: {path} cannot be read ({error.strerror}); expected a file written by plan.save,"
+            f" or base={ABSOLUTE!r}"
         )
         raise InputError(message, "not-a-plan-file", argument="base") from error
 

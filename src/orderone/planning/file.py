@@ -13,15 +13,18 @@ from orderone.planning.plan import Multiplier, Plan, Row, Settings
 
 FORMAT = "orderone plan"
 VERSION = 1
-_AT_LEAST_0 = ("0 or more", lambda number: number >= 0)
-_POSITIVE = ("more than 0", lambda number: number > 0)
+LARGEST = 3.4e38  # of float32
+_AT_LEAST_0 = (f"0 or more, and at most {LARGEST:g}", lambda number: 0 <= number <= LARGEST)
+_NOT_0 = (f"not 0, and at most {LARGEST:g}", lambda number: 0 < abs(number) <= LARGEST)
+_POSITIVE = (f"more than 0, and at most {LARGEST:g}", lambda number: 0 < number <= LARGEST)
 LIMITS: Limits = {
     **dict.fromkeys(("lr", "weight_decay", "eps", "init_std", "base_std"), _AT_LEAST_0),
-    **dict.fromkeys(("shape", "base_shape", "axis", "size", "ranges"), _AT_LEAST_0),
+    **dict.fromkeys(("shape", "base_shape", "axis", "ranges", "std", "init"), _AT_LEAST_0),
     **dict.fromkeys(("fan_in", "fan_out"), _AT_LEAST_0),  # a ratio, or the number of an axis
     **dict.fromkeys(("depth", "own_depth", "gradient", "batch", "tokens"), _POSITIVE),
-    **dict.fromkeys(("axes", "critical_batch"), _POSITIVE),
-    "betas": _AT_LEAST_0,
+    **dict.fromkeys(("axes", "critical_batch", "size", "order_one", "parts"), _POSITIVE),
+    **dict.fromkeys(("multiplier", "carried_multiplier", "gauge", "value"), _NOT_0),
+    "betas": _AT_LEAST_0,  # those of a row, or factors of 1 - beta
 }
 
 
@@ -93,6 +96,13 @@ def load(path: str | PathLike[str]) -> Plan:
         raise _damaged(path, "the plan file is damaged: rows: expected every tensor once")
     if not all(multiplier.side in ("input", "output") for multiplier in content.multipliers):
         raise _damaged(path, "the plan file is damaged: multipliers: expected side input or output")
+    for number, row in enumerate(content.rows):
+        if not all(beta < 1 for beta in row.betas or ()):
+            raise _damaged(
+                path,
+                f"the plan file is damaged: rows[{number}].betas: expected numbers less than 1, got"
+                f" {list(row.betas or ())}",
+            )
     if content.checksum is not None and content.checksum != _checksum(record):
         raise _damaged(
             path,

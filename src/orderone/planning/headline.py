@@ -30,7 +30,7 @@ def headline(pair: Comparison, rows: Sequence[Row]) -> str:
     for name, (base, target) in pair.request.horizon.sizes.items():
         if base != target:
             others.append(f"{name} x{target / base:.4g}")
-    sizes = sorted(pair.widths.passed_on - pair.ranks_of_adapters_only, key=lambda size: size[0])
+    sizes = sorted(pair.widths.named - pair.ranks_of_adapters_only, key=lambda size: size[0])
     if sizes:
         ratios: set[float] = set()
         widths: list[str] = []
@@ -112,3 +112,26 @@ def bottleneck_notes(pair: Comparison, drafts: Iterable[Draft]) -> list[str]:
         " If its fan-out is a width, make it smaller in the base"
     )
     return [with_code(note, "bottleneck-size")]
+
+
+def input_notes(pair: Comparison, drafts: Iterable[Draft]) -> list[str]:
+    """Return a note if a fan-in differs from that of the base and is no width."""
+    stacks: dict[str, str] = {}
+    for draft in drafts:
+        layout = draft.evidence.only_matrix
+        is_known = draft.evidence.override is not None or draft.evidence.expert is not None
+        if layout is None or is_known or draft.name in pair.adapters:
+            continue
+        base, target = draft.evidence.together(layout.fan_in)
+        if base != target and draft.resolved.growth.fan_in == 1:
+            stacks[stack_of(draft.name)] = f"{base} -> {target}"
+    if not stacks:
+        return []
+    sizes = ", ".join(f"{name} ({size})" for name, size in stacks.items())
+    example = f'overrides={{"{next(iter(stacks))}": "hidden"}}'
+    note = (
+        f"{sizes}: the fan-in differs from that of the base, and it is no sum or multiple of"
+        " widths; counted as input features, which change no learning rate. If it grows with the"
+        f" width, pass {example}, or choose a base in which only widths differ"
+    )
+    return [with_code(note, "input-size")]

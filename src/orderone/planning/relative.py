@@ -37,7 +37,7 @@ from orderone.planning.base import Base, sizes_of
 from orderone.planning.comparison import Comparison
 from orderone.planning.expert_factors import mixtures_of_experts
 from orderone.planning.forward_facts import ForwardFacts
-from orderone.planning.headline import bottleneck_notes, headline, number_notes
+from orderone.planning.headline import bottleneck_notes, headline, input_notes, number_notes
 from orderone.planning.plan import Multiplier, Plan, Row
 from orderone.planning.repetition_factors import repeated_keys
 from orderone.planning.request import Request
@@ -134,7 +134,8 @@ def _adjusted(
     tied = adjustments.tied_readouts(scores.drafts, facts, request)
     gauge = adjustments.gauge(tied.drafts, request)
     undone = (*scores.notes, *tied.notes)
-    bottlenecks = bottleneck_notes(pair, gauge.drafts.values())
+    unscaled = bottleneck_notes(pair, gauge.drafts.values())
+    unscaled += input_notes(pair, gauge.drafts.values())
     return _Steps(
         stages={
             "width": start.drafts,
@@ -151,7 +152,7 @@ def _adjusted(
         multipliers=adjustments.merged_multipliers(
             (*in_depth.multipliers, *tied.multipliers, *gauge.multipliers)
         ),
-        notes=(*start.notes, *mixtures.notes, *in_depth.notes, *undone, *bottlenecks),
+        notes=(*start.notes, *mixtures.notes, *in_depth.notes, *undone, *unscaled),
         undone=undone,
     )
 

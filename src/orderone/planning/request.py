@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cache, partial
+from inspect import signature
 from typing import Annotated, TypeAlias
 
 from torch.optim import Optimizer
@@ -217,6 +218,27 @@ class Request:
         if isinstance(optimizer, Optimizer):
             note += "; those of the optimizer instance that was passed are not used"
         return (with_code(note, "default-lr"),)
+
+    def instance_notes(self, optimizer: object) -> tuple[str, ...]:
+        """Return a note if an optimizer was passed as an instance whose settings are not used."""
+        if not isinstance(optimizer, Optimizer):
+            return ()
+        passed = {WEIGHT_DECAY: self.weight_decay.plain, "eps": self.eps}
+        parameters = signature(type(optimizer)).parameters
+        unused: list[str] = []
+        for name, value in optimizer.defaults.items():
+            is_new = name in parameters and value != parameters[name].default
+            if is_new and name != LR and passed.get(name) is None:
+                unused.append(f"{name}={value!r}")
+        if not unused:
+            return ()
+        kind = type(optimizer).__name__
+        note = (
+            f"the optimizer was passed as an instance, and only its class is used, without"
+            f" {', '.join(unused)}. Pass lr=, weight_decay= and eps= to the plan, and other options"
+            f" with the class: optimizer=functools.partial({kind}, ...)"
+        )
+        return (with_code(note, "optimizer-instance"),)
 
     def eps_notes(self) -> tuple[str, ...]:
         """Return a note if one number was passed as eps and tensors have two optimizers.

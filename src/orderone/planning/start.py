@@ -192,6 +192,13 @@ class _Starter:
         if name == ZERO_RESIDUAL.name and not self.facts.branches:
             message = f"init: the model has no residual branches for {name!r}; use 'fan-in'"
             raise InputError(message, "no-residual-branches", argument=INIT)
+        if name == ZERO_RESIDUAL.name and self.facts.open_branches:
+            message = (
+                f"init: {name!r} sets the end of every residual branch to zero, and a branch of"
+                " this model ends without parameters (in a norm without gain, or in a"
+                " nonlinearity); use 'fan-in'"
+            )
+            raise InputError(message, "no-residual-branches", argument=INIT)
 
     def _raise_ambiguous(self, draft: Draft, name: str, sizes: Mapping[str, float | None]) -> None:
         words = " or ".join(f"{role} ({size})" for role, size in sizes.items())

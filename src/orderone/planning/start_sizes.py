@@ -66,9 +66,9 @@ class StartReport:
                 continue
             ratios = sorted(size.ratio for size in off)
             note = (
-                f"{len(off)} of {len(self.sizes)} matrices and tables of the base start too"
-                f" {verdict}: {ratios[0]:.3g} to {ratios[-1]:.3g} times the size for outputs of"
-                " order one, with which init='fan-in' starts"
+                f"{len(off)} of {len(self.sizes)} matrices and embeddings of the base start"
+                f" too {verdict}: {ratios[0]:.3g} to {ratios[-1]:.3g} times the size that gives"
+                " outputs of order one (init='fan-in' starts with that size)"
             )
             if verdict == "small":
                 result.append(with_code(note, "start-too-small"))

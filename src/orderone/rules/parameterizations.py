@@ -140,7 +140,10 @@ def get(
     """
     rule = table(name)
     if rule.c is None:
-        assumed = rule.alignment if alignment is None else alignment
+        if alignment is None:
+            assumed = rule.alignment
+        else:
+            assumed = alignment
         return _with_largest_rates(rule.name, rule.a, rule.b, optimizer, assumed)
     update_law(optimizer)  # a misspelt optimizer is an error here too
     a = read_exponents(rule.a, "a")
@@ -203,10 +206,16 @@ def from_alignment(
     # a and b of a known rule; c are the largest learning rates that are stable under the alignment
     # of the user's model, S0 (14) and (18)-(20). With less alignment than a rule assumes, its
     # learning rates are too small at large width; with more, they are too large.
-    p = like if isinstance(like, Parameterization) else get(like, optimizer)
+    if isinstance(like, Parameterization):
+        p = like
+    else:
+        p = get(like, optimizer)
     if isinstance(alignment, Measured):
         alignment = alignment.as_alignment()
-    new_name = f"{p.name}-measured" if name is None else name
+    if name is None:
+        new_name = f"{p.name}-measured"
+    else:
+        new_name = name
     return _with_largest_rates(new_name, p.a, p.b, optimizer, read_alignment(alignment))
 
 

@@ -39,7 +39,10 @@ def plugin(name: object, kind: type[T]) -> T | None:
 
     Raise an InputError if its package cannot be imported.
     """
-    entry = _entries(tuple(sys.path)).get(name) if isinstance(name, str) else None
+    if isinstance(name, str):
+        entry = _entries(tuple(sys.path)).get(name)
+    else:
+        entry = None
     if entry is None:
         return None
     value = _loaded(entry)

@@ -1,20 +1,20 @@
 """Loop of a sweep: ask the sampler for trials, run those that are missing, store outcomes."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
-
-from orderone.core.errors import InputError, with_code
-from orderone.observe.batch_errors import naming_batch
-from orderone.observe.batches import loss_of
+from orderone.core.errors import InputError, shortened, with_code
 from orderone.observe.inventory import shapes_of
 from orderone.optimizers.table import algorithm
 from orderone.seeding import seeded
+from orderone.sweeping.cores import Shapes, choose, divided, usable_cores, work_of_all
 from orderone.sweeping.engine import Engine, groups, units
+from orderone.sweeping.example_loss import compute_example_loss
 from orderone.sweeping.executors import Executor, WorkersLost
-from orderone.sweeping.job import BASE_SEED, Built, Job
+from orderone.sweeping.executors.forked import Forked
+from orderone.sweeping.executors.here import Here
+from orderone.sweeping.job import Built, Job
 from orderone.sweeping.member import optimizer_options
 from orderone.sweeping.progress import Progress, progress_bar
 from orderone.sweeping.pruning import Pruner
@@ -24,10 +24,7 @@ from orderone.sweeping.store import Store
 from orderone.sweeping.trial import PER_TENSOR, Trial
 from orderone.training import checkpoint as checkpoints
 from orderone.training import interrupts
-from orderone.training.code_state import fresh_caches
-from orderone.training.fresh_loss import fresh_loss
 from orderone.training.outcome import Outcome
-from orderone.training.source import moved
 
 # errors that concern the sweep, not the settings of one trial
 OF_ALL_TRIALS = (
@@ -47,13 +44,14 @@ class Driver:
     sampler: Sampler
     pruning: Pruner | None
     store: Store | None
-    executor: Executor
+    executor: Executor | None  # None: this process, or several if that is faster
     stacked: bool | str
     quiet: bool
     results: dict[str, tuple[Trial, Outcome]] = field(default_factory=dict)
     asked: dict[str, Trial] = field(default_factory=dict)
     ran: int = 0
     batch_accepted: bool = False  # whether a model of the sweep has accepted a batch
+    division: str | None = None  # the number of processes, if the sweep chose it
 
     def run(self) -> Sweep:
         self.recall()
@@ -104,18 +102,39 @@ class Driver:
         if missing and not self.batch_accepted:
             check_batch(self.job, missing)
             self.batch_accepted = True
-        check_members(self.job, missing)
+        shapes = check_members(self.job, missing)
         if self.pruning:
             for trial in missing:
                 self.pruning.start(trial)
-        engine = Engine(self.job, self.folder, self.stacked)
-        parts = units(missing, self.executor.workers, self.job.together, self.stacked)
+        executor, parts = self.divide(missing, shapes)
+        job = self.job
+        if executor.workers > 1:
+            job = replace(job, processes=executor.workers)
+        engine = Engine(job, self.folder, self.stacked)
         by_key = {trial.key: trial for trial in missing}
-        for outcome in self.executor.run(
+        for outcome in executor.run(
             engine, parts, lambda step, losses: self.report(step, losses, progress)
         ):
             self.add(by_key[outcome.key], outcome)
             progress.finish(by_key[outcome.key], outcome)
+
+    def divide(
+        self, trials: list[Trial], shapes: Mapping[str, Shapes]
+    ) -> tuple[Executor, Sequence[Sequence[Trial]]]:
+        """Return the executor, and units of work for it, the longest first."""
+        job = self.job
+        if self.executor is not None:
+            return self.executor, units(trials, self.executor.workers, job.together, self.stacked)
+        cores = usable_cores(job)
+        parts = units(trials, cores, job.together, self.stacked)
+        store = None if self.store is None else self.store.file
+        division = choose(job, trials, parts, shapes, store)
+        self.division = division.note or self.division
+        if division.processes == 1:
+            return Here(), units(trials, 1, job.together, self.stacked)
+        work = work_of_all(job, trials, shapes, cores)
+        longest_first, _ = divided(parts, work, division.processes)
+        return Forked(division.processes), longest_first
 
     @property
     def folder(self) -> Path | None:
@@ -169,7 +188,7 @@ class Driver:
             if "split" in outcome.facts:
                 splits[f"width {self.asked[key].get('width')}: {outcome.facts['split']}"] = None
             if outcome.error is not None:
-                failures.append(f"failed: {self.asked[key]}: {outcome.error}")
+                failures.append(f"failed: {self.asked[key]}: {shortened(outcome.error)}")
             elif "not stacked" in outcome.facts:
                 not_stacked[outcome.facts["not stacked"]] = None
             elif "not compiled" in outcome.facts:
@@ -193,6 +212,8 @@ class Driver:
         for reason in not_compiled:
             text = f"stacked without torch.compile, which failed: {reason}"
             notes.append(with_code(text, "compile-failed"))
+        if self.division is not None:
+            notes.append(self.division)
         if choices:
             notes.append(f"compile={self.job.compile}: {'; '.join(choices)}")
         if self.store and self.store.unsaved:
@@ -271,7 +292,7 @@ def check_batch(job: Job, trials: list[Trial]) -> None:
     refusal: InputError | None = None
     for group in groups(trials):
         try:
-            _try_batch(job, group[0])
+            compute_example_loss(job, group[0])
         except InputError as error:
             refusal = refusal or error
         except Exception:  # the user's code may raise anything; training records the error
@@ -282,32 +303,17 @@ def check_batch(job: Job, trials: list[Trial]) -> None:
         raise refusal
 
 
-def _try_batch(job: Job, trial: Trial) -> None:
-    """Compute the loss of the example batch, as the training of a trial does.
-
-    The seed is always the same: what the pass leaves in caches must not depend on the first trial.
-    """
-    device = torch.device(job.device)
-    batch = job.source(trial).at(0, 0)
-    with seeded(BASE_SEED):
-        model = job.built(trial.settings).model.to(device, job.settings.dtype)
-        with job.settings.autocast(device):
-            batch = moved(batch, device, job.precision)
-            with naming_batch("data", batch, model):
-                loss = fresh_loss(job.loss or job.data.loss)
-                with fresh_caches(model, loss):
-                    loss_of(model, batch, loss)
-
-
-def check_members(job: Job, trials: list[Trial]) -> None:
+def check_members(job: Job, trials: list[Trial]) -> dict[str, Shapes]:
     """Check before training that `build` makes the same tensors for every seed.
 
-    Also check that every rule can be planned for them. This builds the first and the last trial of
-    a group; the others are checked when they are trained. If some settings cannot be built (heads
+    Return the shapes of the tensors by program. Also check that every rule can be planned for them.
+    This builds the first and the last trial of a group; the others are checked when they are
+    trained. If some settings cannot be built (heads
     that do not divide a width), their trials fail later; if none can be built, raise the error.
     """
     by_architecture = groups(trials)
     errors: list[Exception] = []
+    by_program: dict[str, Shapes] = {}
     for group in by_architecture:
         for trial in group:
             label = trial.get("optimizer", "adamw")
@@ -324,8 +330,10 @@ def check_members(job: Job, trials: list[Trial]) -> None:
             continue
         for trial, shapes_of_trial in zip((group[0], group[-1]), shapes, strict=True):
             job.tensors.check(trial, shapes_of_trial)
+        by_program[group[0].program] = shapes[0]
     if errors and len(errors) == len(by_architecture):
         raise errors[0]
+    return by_program
 
 
 def _shapes(

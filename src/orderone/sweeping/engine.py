@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from orderone.core.errors import with_code
+from orderone.core.errors import brief, with_code
+from orderone.sweeping.example_loss import keep_example_loss
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report, describe, run_alone
 from orderone.sweeping.trial import Trial
@@ -39,6 +40,7 @@ class Engine:
             return
         from orderone.sweeping.stacked import run_stacked
 
+        keep_example_loss(self.job, trials[0])
         done: set[str] = set()
         try:
             for outcome in run_stacked(
@@ -65,7 +67,7 @@ class Engine:
                     if trial.key not in done:
                         yield Outcome(trial.key, error=describe(error))
                 return
-            reason = with_code(describe(error), "stack-failed")
+            reason = with_code(brief(error), "stack-failed")
         remaining = [trial for trial in trials if trial.key not in done]
         for outcome in run_alone(self.job, remaining, report, self.checkpoint):
             yield replace(outcome, facts={**outcome.facts, "not stacked": reason})

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import Parameter, signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -41,6 +41,9 @@ from orderone.training.fingerprint import identity
 from orderone.training.schedule import Factor, schedule
 from orderone.training.settings import Settings
 from orderone.training.source import HeldOut, Source
+
+if TYPE_CHECKING:
+    from orderone.sweeping.example_loss import ExampleLoss
 
 FORMAT = 1  # version of the meaning of a trial; another number makes all trials new ones
 BASE_SEED = 0
@@ -146,6 +149,7 @@ class Job:
     graphs: bool | None = None
     deterministic: bool = False
     verify: bool = True  # prove that stacks equal stand-alone runs
+    processes: int = 1  # that train the sweep, and share the memory of a machine
     tensors: SameTensors = field(default_factory=SameTensors, repr=False, compare=False)
     # by program: whether checkpoints were checked, and the state that they would lose
     resume_checks: dict[str, tuple[bool, str | None]] = field(
@@ -153,6 +157,10 @@ class Job:
     )
     # by program: the first trial of this process that began with its first update
     starts: dict[str, Start] = field(default_factory=dict, repr=False, compare=False)
+    # by program: before the first training of this process; None if all code is that of torch
+    examples: "dict[str, ExampleLoss | None]" = field(
+        default_factory=dict, repr=False, compare=False
+    )
     # by program: whether passes of trainings that cannot be stacked are compiled
     compile_decisions: dict[str, Decision] = field(default_factory=dict, repr=False, compare=False)
     _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -164,6 +172,7 @@ class Job:
         state.pop("described", None)
         state["_made"] = {}
         state["starts"] = {}
+        state["examples"] = {}
         records = [nearest_record(algorithm(kind).torch_class) for kind in self.optimizers.values()]
         state["optimizer_records"] = [record for record in records if record is not None]
         return state

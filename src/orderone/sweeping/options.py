@@ -88,7 +88,8 @@ class Execution:
     Attributes:
         store: File for results (SQLite). The same call with the same store runs only what is
             missing.
-        executor: "here", "processes" or "ray".
+        executor: "here" (this process), "processes" or "ray". By default this process; for a long
+            study on a CPU, processes that are forked from it (Linux).
         workers: Number of processes or tasks; by default one per GPU or core.
         address: Address of a Ray cluster, or "auto".
         together: Number of trials that are trained in one program (by default as many as fit in
@@ -108,7 +109,7 @@ class Execution:
     """
 
     store: FilePath = None
-    executor: Name = "here"
+    executor: Name | None = None
     workers: Count | None = None
     address: Name | None = None
     together: Count | None = None

@@ -1,4 +1,4 @@
-"""Notice what trials of one process share: the first trial is begun once more after later ones.
+"""Notice what trials of one process share: repeat the start of the first trial after later ones.
 
 Trials that are trained one after another in a process share its global variables, files, threads
 and libraries. A trial begins with what the trials before it have left, so that its losses may
@@ -112,9 +112,7 @@ def different_start(start: Start, make: Callable[[Trial], TrainingLoop]) -> str 
         return None
     module = _different_output(start, again)
     where = "" if module is None else f"; the output of {module} is the first that differs"
-    return (
-        f"the trial {start.trial} was begun again after {start.trained} trials: {different}{where}"
-    )
+    return f"the trial {start.trial} was repeated after {start.trained} trials: {different}{where}"
 
 
 def _record(

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from orderone.core.errors import brief
+from orderone.sweeping.example_loss import changed_example_loss
 from orderone.sweeping.job import Job
 from orderone.sweeping.repeated_start import Start, different_start, recorded
 from orderone.sweeping.trial import Trial
@@ -55,9 +57,10 @@ class SharedState:
         if not start.is_repeated_now or model_bytes(loop.step.module) > LARGEST:
             return None
         try:
-            return different_start(start, make)
+            different = different_start(start, make)
+            return different or changed_example_loss(self.job, self.trial.program)
         except Exception as error:  # the user's code may raise anything
             return (
-                f"the trial {start.trial} could not be begun again after {start.trained} trials"
-                f" ({type(error).__name__}: {error})"
+                f"the trial {start.trial} could not be repeated after {start.trained} trials"
+                f" ({brief(error)})"
             )

@@ -1,13 +1,15 @@
 """Rows of a store: a trial and its outcome as values of SQLite, and back.
 
 Every row has a checksum of its values: a bit that flipped on the disk does not become a result.
+Rows without a checksum, of stores of format 1, must have values of the right types and ranges, and
+the key must be that of the settings.
 """
 
 import json
 import sqlite3
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from math import isnan, nan
 from pathlib import Path
@@ -17,7 +19,8 @@ import numpy as np
 
 from orderone.core.canonical import canonical
 from orderone.core.errors import with_code
-from orderone.sweeping.trial import Trial
+from orderone.core.schema import Limits, SchemaError, read_value
+from orderone.sweeping.trial import Scalar, Trial
 from orderone.training.outcome import Outcome, read_evaluation
 
 Results: TypeAlias = dict[str, tuple[Trial, Outcome]]  # by key
@@ -41,6 +44,8 @@ INSERT = (
     f"INSERT OR REPLACE INTO trials ({', '.join(COLUMNS)}, checksum)"
     f" VALUES ({', '.join('?' * len(COLUMNS))}, ?)"
 )
+AT_LEAST_0 = ("0 or more", lambda number: number >= 0)
+LIMITS: Limits = dict.fromkeys(("diverged_at", "stopped_at", "seconds"), AT_LEAST_0)
 Value: TypeAlias = str | int | float | bytes | None  # of SQLite
 
 
@@ -93,8 +98,8 @@ def read_rows(database: sqlite3.Connection, job: str | None, path: Path) -> Resu
             damaged.append(str(row["key"]))
             continue
         try:
-            results[row["key"]] = (Trial(json.loads(row["settings"]), row["job"]), _outcome(row))
-        except (ValueError, TypeError):  # a row without a checksum
+            results[row["key"]] = (_trial(row), _outcome(row))
+        except (ValueError, TypeError, OverflowError, RecursionError):  # values of wrong kinds
             damaged.append(str(row["key"]))
     if damaged:
         text = (
@@ -122,17 +127,46 @@ def _encodable(text: str | None) -> str | None:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def _trial(row: sqlite3.Row) -> Trial:
+    """Return the trial of a row; raise a SchemaError if the key is not that of the settings."""
+    settings = read_value(Mapping[str, Scalar], json.loads(row["settings"]), "settings")
+    trial = Trial(settings, read_value(str, row["job"], "job"))
+    if trial.key != row["key"]:
+        raise SchemaError("key: expected that of the settings")
+    return trial
+
+
 def _outcome(row: sqlite3.Row) -> Outcome:
+    """Return the outcome of a row; raise a SchemaError for values that no training has."""
     dtype = np.dtype(row["kind"])
+    if dtype.kind != "f":
+        raise SchemaError(f"kind: expected floating-point numbers, got {dtype}")
     losses = np.frombuffer(row["losses"], dtype).astype(dtype.newbyteorder("="))
+    facts = read_value(Mapping[str, object], json.loads(row["facts"]), "facts")
     return Outcome(
         key=row["key"],
         losses=losses,
-        evaluation=tuple(read_evaluation(json.loads(row["evaluation"]))),
-        final=nan if row["final"] is None else row["final"],
-        diverged_at=row["diverged_at"],
-        stopped_at=row["stopped_at"],
-        seconds=row["seconds"],
-        error=row["error"],
-        facts=json.loads(row["facts"]),
+        evaluation=tuple(_evaluation(row["evaluation"])),
+        final=nan if row["final"] is None else _number(row["final"], "final"),
+        diverged_at=read_value(int | None, row["diverged_at"], "diverged_at", LIMITS),
+        stopped_at=read_value(int | None, row["stopped_at"], "stopped_at", LIMITS),
+        seconds=read_value(float, row["seconds"], "seconds", LIMITS),
+        error=read_value(str | None, row["error"], "error"),
+        facts=facts,
     )
+
+
+def _evaluation(text: str) -> list[tuple[int, float]]:
+    """Return (updates done, held-out loss) from JSON; losses may be infinite or NaN."""
+    pairs = json.loads(text)
+    for step, loss in pairs:
+        read_value(int, step, "evaluation", {"evaluation": AT_LEAST_0})
+        _number(loss, "evaluation")
+    return read_evaluation(pairs)
+
+
+def _number(value: object, name: str) -> float:
+    """Return a number, which may be infinite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise SchemaError(f"{name}: expected a number, got {value!r}")
+    return float(value)

@@ -92,7 +92,7 @@ def sweep(
     precision: Name = "float32",
     evaluate_every: Count | None = None,
     store: FilePath = None,
-    executor: Name = "here",
+    executor: Name | None = None,
     workers: Count | None = None,
     address: Name | None = None,
     together: Count | None = None,
@@ -161,7 +161,9 @@ def sweep(
         evaluate_every: Steps between held-out losses; by default at the end only.
         store: File for results (SQLite). The same call with the same store runs only what is
             missing.
-        executor: "here", "processes" or "ray".
+        executor: "here" (this process), "processes" or "ray". By default this process; for a long
+            study on a CPU, processes that are forked from it, as many as torch may use threads
+            (Linux; `notes` says the choice).
         workers: Number of processes or tasks; by default one per GPU or core.
         address: Address of a Ray cluster, or "auto".
         together: Number of trials that are trained in one program (by default as many as fit in

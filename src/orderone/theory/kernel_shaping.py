@@ -206,7 +206,7 @@ def tailored_slope(depth: Depth, eta: Number = 0.9) -> float:
 
 
 def _network(depth: Depth) -> Network:
-    """Return M."""
+    """Return the function M of a network; for a number of layers, that of a chain."""
     if callable(depth):
         return depth
     layers = count(depth, "depth", most=LARGEST_DEPTH)

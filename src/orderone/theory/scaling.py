@@ -33,6 +33,7 @@ STRATEGIES: dict[str, Fraction | None] = {
     "maximal-update": Fraction(1),
 }
 GROUPS = ("patch", "WE", "PE", "QKVU", "W", "X", "head", "head_bias")
+LARGEST_RATIO = 1e6  # of the width of an MLP and n
 LANGUAGE_STD = 0.02  # initial standard deviation of every tensor of BART and R2C2, S2 II.2.C
 _ADAPTIVE = ("adamw", "adam", "sign")
 _BETWEEN = "s="
@@ -96,7 +97,7 @@ def language_constants(n: Count = 1024, mlp: Number = 4) -> dict[str, float]:
     """
     square = LANGUAGE_STD**2
     width = count(n, "n")
-    inner = real(mlp, "mlp", above=0) * width
+    inner = _ratio(mlp) * width
     return {
         "WE": square,
         "PE": square,
@@ -111,7 +112,7 @@ def vision_constants(mlp: Number = 4) -> dict[str, float]:
     Xavier's variance is 2 / (fan_in + fan_out), and queries, keys and values are one tensor. `mlp`
     is the width of the MLP divided by n.
     """
-    mlp = real(mlp, "mlp", above=0)
+    mlp = _ratio(mlp)
     return {
         "patch": 1.0,
         "PE": 0.02**2,
@@ -123,12 +124,16 @@ def vision_constants(mlp: Number = 4) -> dict[str, float]:
     }
 
 
+def _ratio(mlp: Number) -> float:
+    return real(mlp, "mlp", least=1 / LARGEST_RATIO, most=LARGEST_RATIO)
+
+
 def _fans(n: Count, n_in: Count, n_out: Count, mlp: Number) -> dict[str, tuple[Number, Number]]:
     """Return fan-in and fan-out of every group."""
     n = count(n, "n")
     n_in = count(n_in, "n_in")
     n_out = count(n_out, "n_out")
-    mlp = real(mlp, "mlp", above=0)
+    mlp = _ratio(mlp)
     return {
         "patch": (n_in, n),
         "WE": (1, n),
@@ -163,7 +168,10 @@ def group_rate(
         n = fan_in
     else:
         n = fan_out
-    lift = 0 if group in ("head", "head_bias") else float(s)
+    if group in ("head", "head_bias"):
+        lift = 0
+    else:
+        lift = float(s)
     if adaptive:
         return n ** (lift / 2) / (fan_in * fan_out**0.5)
     return n**lift / fan_in

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from orderone.core.errors import with_code
+from orderone.torch_compat import sparse_parts
 from orderone.training.model_structure import changed_structure
 from orderone.training.outcome import read_evaluation
 
@@ -201,8 +202,15 @@ def _has_writer(path: Path) -> bool:
 
 
 def model_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers, shared ones once."""
-    return dict(module.named_parameters()) | dict(module.named_buffers())
+    """Return parameters and buffers, shared ones once; of sparse ones, their dense parts."""
+    tensors: dict[str, Tensor] = {}
+    for name, x in [*module.named_parameters(), *module.named_buffers()]:
+        if x.layout == torch.strided:
+            tensors[name] = x
+            continue
+        for part, values in sparse_parts(x.detach()).items():
+            tensors[f"{name}.{part}"] = values
+    return tensors
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:

@@ -87,6 +87,8 @@ class _Reader:
             thing = thing.__func__
         if isinstance(thing, LRU_CACHE):
             thing = thing.__wrapped__
+        if isinstance(thing, FunctionType):
+            self.add_wrapped(thing)
         thing = plain_function(thing)
         if not isinstance(thing, (FunctionType, type)) or id(thing) in self.code:
             return
@@ -94,7 +96,7 @@ class _Reader:
             return
         self.code[id(thing)] = thing
         if isinstance(thing, type):
-            for base in thing.__mro__[1:]:
+            for base in [*thing.__mro__[1:], type(thing)]:
                 self.add(base)
             for value in vars(thing).values():
                 if isinstance(plain_function(value), FunctionType):
@@ -106,12 +108,24 @@ class _Reader:
             for name in names_in(thing.__code__):
                 self.add(vars(module).get(name))
 
+    def add_wrapped(self, function: FunctionType) -> None:
+        """Add the function that a decorator has replaced; the decorator may count its calls."""
+        inner = vars(function).get("__wrapped__")
+        if inner is None or id(function) in self.code or len(self.code) >= MOST:
+            return
+        self.code[id(function)] = function
+        for value in [inner, *dict(parts_of(function)).values()]:
+            self.add(value)
+
     def values(self) -> Iterator[tuple[str, str, object]]:
         """Yield module or class, name, and value."""
         for thing in self.code.values():
             if isinstance(thing, type):
                 held = {name: x for name, x in vars(thing).items() if not name.startswith("__")}
                 yield from _changeable(thing.__qualname__, held)
+            elif is_library(str(thing.__globals__.get("__name__"))):
+                # made by a decorator of a library, whose variables are not the user's
+                yield from _changeable(thing.__qualname__, vars(thing))
             else:
                 yield from _changeable(str(thing.__module__), self._globals(thing))
                 yield from _changeable(thing.__qualname__, dict(parts_of(thing)))
@@ -136,6 +150,8 @@ class _Reader:
 
     def _globals(self, function: FunctionType) -> Mapping[str, object]:
         found: dict[str, object] = {}
+        if is_library(str(function.__globals__.get("__name__"))):
+            return found
         for name in names_in(function.__code__):
             value = function.__globals__.get(name)
             if value is not None and not isinstance(value, ModuleType):

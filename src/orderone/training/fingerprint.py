@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from orderone.core.canonical import canonical
 from orderone.training.memo import memo_attributes, memo_names
+from orderone.training.tensor_content import content_of
 
 SIMPLE = (bool, int, float, str, bytes, type(None))
 PRINTED = (
@@ -340,8 +341,7 @@ def _array(thing: Tensor | np.ndarray) -> Json:
     else:
         kind = "tensor"
         if not thing.is_meta:
-            plain = thing.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            content = plain.numpy().tobytes()
+            content = content_of(thing)
     digest = None
     if content is not None:
         digest = hashlib.sha256(content).hexdigest()

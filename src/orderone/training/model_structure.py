@@ -22,7 +22,7 @@ def structure_of(model: nn.Module) -> dict[str, str]:
 
 
 def changed_structure(start: Mapping[str, str], model: nn.Module) -> dict[str, str]:
-    """Return what has changed since the start, by name, as it is now; "" for what is gone."""
+    """Return the present entries that differ from the start, by name; "" for what is gone."""
     now = structure_of(model)
     changed: dict[str, str] = {}
     for name in {**start, **now}:
@@ -32,7 +32,7 @@ def changed_structure(start: Mapping[str, str], model: nn.Module) -> dict[str, s
 
 
 def lost_structure(model: nn.Module, changed: Mapping[str, str]) -> str | None:
-    """Return what a model does not have of the changes before it was saved; None if it has all."""
+    """Return the first change before the save that a model lacks; None if it has all."""
     here = structure_of(model)
     for name, text in changed.items():
         if here.get(name, "") != text:

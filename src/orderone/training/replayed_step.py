@@ -19,6 +19,7 @@ from orderone.training.stacked.alike import description
 from orderone.training.stacked.capturing import captured_by
 from orderone.training.stacked.constants import CachedConstants
 from orderone.training.stacked.errors import NotCapturable
+from orderone.training.stacked.host_draws import HostDraws
 from orderone.training.step import Step
 
 WARM_UPS = 3  # passes before a capture, for allocation and autotuning
@@ -36,16 +37,23 @@ class CapturedPass:
         gradients = {p: p.grad for p in module.parameters()}
         before = description(module)
         constants = CachedConstants()
+        draws = HostDraws()
         try:
             aside = torch.cuda.Stream()
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside), constants:
-                for _ in range(WARM_UPS):
-                    self._clear_gradients()
-                    Step.add_gradients(step, self.batch)
+                with draws:
+                    self._warm_up()
+                for _ in range(WARM_UPS - 1):
+                    self._warm_up()
             torch.cuda.current_stream().wait_stream(aside)
             if description(module) != before:
                 raise NotCapturable("the forward pass changes attributes of the model")
+            if draws.matter:
+                raise NotCapturable(
+                    "the forward pass draws random numbers on the CPU; a graph would repeat the"
+                    " first ones"
+                )
             self._clear_gradients()
             self.graph: torch.cuda.CUDAGraph = torch.cuda.CUDAGraph()
             try:
@@ -64,6 +72,10 @@ class CapturedPass:
                     x.copy_(buffers[name])
             for p, gradient in gradients.items():
                 p.grad = gradient
+
+    def _warm_up(self) -> None:
+        self._clear_gradients()
+        Step.add_gradients(self.step, self.batch)
 
     def _clear_gradients(self) -> None:
         for p in self.step.module.parameters():
@@ -88,12 +100,19 @@ class CapturedPass:
 
 @dataclass(frozen=True)
 class ReplayedStep(CompilableStep):
-    """Step that captures its passes once for each shape of a batch, or else may compile them."""
+    """Step that captures its passes once for each shape of a batch, or else may compile them.
+
+    The first pass is an ordinary one: models set attributes in it, such as the kind of a loss.
+    """
 
     captured: dict[str, CapturedPass | None] = field(default_factory=dict)  # None: not capturable
+    first_shapes: list[str] = field(default_factory=list)  # of the first batch
 
     def add_gradients(self, batch: Batch) -> Tensor:
         shapes = str(tree_map(_shape, batch))
+        if not self.first_shapes:
+            self.first_shapes.append(shapes)
+            return Step.add_gradients(self, batch)
         if shapes not in self.captured and len(self.captured) < MOST_SHAPES:
             self.captured[shapes] = self._capture(batch)
         replayed = self.captured.get(shapes)

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from orderone.core.errors import with_code
+from orderone.core.errors import brief, with_code
 from orderone.seeding import preserved
 from orderone.torch_compat import share_gradient_hooks, share_step_hooks, version_counter
-from orderone.training.checkpoint import Content, model_tensors
+from orderone.training.checkpoint import Content, changed_tensor, model_tensors
 from orderone.training.code_state import fresh_caches, global_texts
 from orderone.training.fresh_loss import fresh_loss
 from orderone.training.loop import TrainingLoop
@@ -50,12 +50,16 @@ class ResumeCheck:
         self.entangled: bool = False  # whether the copy uses tensors of the original
         self.later: str | None = None  # state that is not in a checkpoint, and has not acted yet
         self.doubt: str | None = None  # a difference that may be rounding
+        self.reshaped: str | None = None  # a tensor that training has added, removed or resized
 
     def after_first_update(self, loop: TrainingLoop) -> None:
         """Load the state into the other copy, and let that make the second update."""
         loop.read_losses()  # they say how many updates were made
         tensors, record = snapshot(loop)
         copies = {name: x.detach().clone() for name, x in tensors.items()}
+        self.reshaped = changed_tensor(self.other.step.module, copies, MODEL)
+        if self.reshaped is not None:
+            return  # such a file cannot be loaded
         self.saved = (copies, record)
         here = description(loop.step.module) | hook_texts(loop.step.module)
         gradients = _gradients(loop.step.module)
@@ -73,6 +77,10 @@ class ResumeCheck:
     def after_second_update(self, loop: TrainingLoop) -> str | None:
         """Return the state that a checkpoint would lose; None if both updates agree."""
         loop.read_losses()
+        if self.reshaped is None and self.saved is not None:
+            self.reshaped = changed_tensor(loop.step.module, self.saved[0], MODEL)
+        if self.reshaped is not None:
+            return reshaped_text(self.reshaped)
         different = self._difference(loop)
         if different is None and not self.shared:
             self.later = self._acting_later(loop)
@@ -184,6 +192,15 @@ def lost_text(names: Sequence[str], different: str | None) -> str:
     )
 
 
+def reshaped_text(different: str) -> str:
+    """Say that no checkpoint can hold the tensors of a model, because training resizes them."""
+    return (
+        f"training adds, removes or resizes tensors of the model ({different}), so that a"
+        " checkpoint does not fit a model that is built again; register buffers of their final"
+        " shape when the model is built"
+    )
+
+
 def later_text(names: Sequence[str]) -> str | None:
     """Say that this state is not in a checkpoint; None if there is none."""
     if not names:
@@ -244,7 +261,7 @@ def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
             module, optimizer, scale = copy.deepcopy((step.module, step.optimizer, step.scale))
     except Exception as error:  # objects of the user may raise anything
         text = (
-            f"checkpoint: the model cannot be copied ({type(error).__name__}: {error}), so"
+            f"checkpoint: the model cannot be copied ({brief(error)}), so"
             " orderone could not check that a checkpoint holds all state; if the model keeps state"
             " outside parameters and buffers, implement get_extra_state and set_extra_state"
         )

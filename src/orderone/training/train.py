@@ -306,7 +306,7 @@ def _identity(
 
 
 def _is_optimizer(optimizer: object) -> bool:
-    """Return whether this has groups of parameters; optimizers of some libraries derive from none.
+    """Return whether this has parameter groups; some libraries do not derive from torch's class.
 
     A class has them only as a declaration.
     """

@@ -65,7 +65,7 @@ _PATHS: dict[str, Callable[[tuple[Any, ...]], object]] = {
 
 
 def _of_model(frame: Any) -> bool:
-    """Return whether no code of data or of a compiler is among the callers."""
+    """Return whether the model's code writes: no data code or compiler is among the callers."""
     while frame is not None:
         if frame.f_code is _READS_DATA:
             return False

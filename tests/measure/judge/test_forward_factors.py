@@ -136,6 +136,27 @@ def test_the_trace_tells_what_fixes_the_size_of_a_term():
     assert term.size > 0
 
 
+class Masked(nn.Module):
+    """A view of the scaled activations is masked in place, as Megatron masks attention scores."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.first = nn.Linear(12, width)
+        self.last = nn.Linear(width, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = 0.5 * self.first(x)
+        viewed = scaled.view(scaled.shape)
+        viewed.masked_fill_(viewed > 10, 0.0)
+        return self.last(viewed.softmax(-1))
+
+
+def test_a_term_that_is_masked_in_place_is_traced():
+    [term] = trace(Masked(64), BATCH[0]).terms
+    assert term.value == 0.5
+    assert term.linear_in == ("first.weight",)
+
+
 class Gated(Net):
     """A branch behind a gate: squeeze and excitation, a gate that starts closed, one of 3 heads."""
 

@@ -1,5 +1,7 @@
 """What a limit assumes, and a model may break: random weights, all tokens, gradients, modes."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -162,6 +164,81 @@ def test_layers_with_equal_weights_are_refused():
     with refuses("no-infinite-width", argument="model") as caught:
         o1.kernel_from_module(net, example())
     assert "equal values" in str(caught.value)
+
+
+@pytest.mark.parametrize("copy", [lambda w: w.T, lambda w: -0.5 * w, lambda w: w + w.roll(1)])
+def test_layers_with_correlated_weights_are_refused(copy: Callable[[Tensor], Tensor]):
+    def blocks(net: Net, h: Tensor) -> Tensor:
+        return net.b(torch.relu(net.a(torch.relu(h))))
+
+    torch.manual_seed(0)
+    net = Net(blocks).eval()
+    o1.kernel_from_module(net, example())
+    net.b.weight.data = copy(net.a.weight.data).clone()
+    with refuses("no-infinite-width", argument="model") as caught:
+        o1.kernel_from_module(net, example())
+    assert "'b.weight'" in str(caught.value)
+
+
+class FewInputs(nn.Module):
+    """A function of neurons that are sums of `inputs` weights, or rows of a table."""
+
+    def __init__(self, first: nn.Module, between: nn.Module | None = None):
+        super().__init__()
+        self.first = first
+        self.between = between or nn.Identity()
+        self.last = nn.Linear(256, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.sin(3 * self.between(self.first(x))))
+
+
+def table(law: Callable[[Tensor], Tensor]) -> nn.Module:
+    module = nn.Embedding(9, 256)
+    law(module.weight)
+    return module
+
+
+def gaussian_line() -> nn.Module:
+    module = nn.Linear(1, 256)
+    nn.init.normal_(module.weight)
+    nn.init.normal_(module.bias)
+    return module
+
+
+def test_neurons_that_are_not_gaussian_are_refused():
+    """A uniform distribution of the weights is seen in sums of one or two of them."""
+    torch.manual_seed(0)
+    ids = torch.tensor([1, 3])
+    for first, x in (
+        (nn.Linear(1, 256), torch.randn(2, 1)),
+        (nn.Linear(2, 256), torch.randn(2, 2)),
+        (table(nn.init.uniform_), ids),
+    ):
+        if isinstance(first, nn.Embedding):
+            first.weight.data -= 0.5
+        for between in (None, nn.LayerNorm(256)):
+            with refuses("no-infinite-width", argument="model"):
+                o1.kernel_from_module(FewInputs(first, between), x)
+        hidden = nn.Linear(256, 256)
+        o1.kernel_from_module(FewInputs(first, hidden), x)  # sums of many weights
+    for first, x in (
+        (gaussian_line(), torch.randn(2, 1)),
+        (nn.Linear(8, 256), torch.randn(2, 8)),
+        (table(nn.init.normal_), ids),
+    ):
+        o1.kernel_from_module(FewInputs(first), x)
+
+
+def test_the_default_precision_of_torch_does_not_matter():
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2)).float()
+        o1.kernel_from_module(net, torch.randn(2, 8).float())
+        o1.kernel_from_module(net.double(), torch.randn(2, 8))
+    finally:
+        torch.set_default_dtype(before)
 
 
 def uniform(p: Tensor) -> Tensor:

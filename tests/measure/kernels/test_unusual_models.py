@@ -111,6 +111,12 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         b=linear(4, 2),
     ),
     "one number": lambda: Net(lambda net, x: net.a(x)[:, 0], a=linear(4, 1)),
+    "scaled weight": lambda: Net(
+        lambda net, x: functional.linear(torch.tanh(x @ (0.5 * net.w)), net.v * net.g),
+        w=parameter(4, 3),
+        v=parameter(2, 3),
+        g=parameter(3),
+    ),
     "a layer by value": lambda: Net(a_layer_by_value, a=linear(), b=linear(4, 2), c=linear(4, 2)),
 }
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import lambertw
 
 from orderone import theory
 from orderone.theory import MeanField
@@ -266,3 +267,41 @@ def test_the_trajectory_agrees_with_a_wide_network():
         q_aa, q_ab = (z[0] ** 2).mean(), (z[0] * z[1]).mean()
         assert q_aa == pytest.approx(path.q[layer], rel=0.12)
         assert q_ab / q_aa == pytest.approx(path.c[layer], abs=0.08)
+
+
+@pytest.mark.parametrize("distance", [1e-7, 1e-3, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("weight_var", [1e-3, 0.02, 0.3, 7.0])
+def test_close_pairs_of_a_square(weight_var, distance):
+    """q' = 3 weight_var q^2 + bias_var; no point of the grid lies between the closest pairs."""
+    bias_var = (1 - distance) / (12 * weight_var)
+    root = math.sqrt(1 - 12 * weight_var * bias_var)
+    low = (1 - root) / (6 * weight_var)
+    high = (1 + root) / (6 * weight_var)
+    network = MeanField(np.square, weight_var, bias_var)
+    accuracy = 1e-9 / root
+    assert network.q_star == pytest.approx(low if high > 1 else math.inf, rel=accuracy)
+    lengths = network.lengths()
+    assert [point.value for point in lengths] == pytest.approx([low, high], rel=accuracy)
+    assert [point.stability for point in lengths] == ["stable", "unstable"]
+
+
+@pytest.mark.parametrize("length", [2.0, 10.9, 60.0, 150.0])
+@pytest.mark.parametrize("slope", [0.2, 0.8, 0.999])
+def test_close_pairs_of_exp(length, slope):
+    """q' = weight_var exp(2 q) + bias_var, solved with Lambert's W."""
+    weight_var = slope / 2 * math.exp(-2 * length)
+    bias_var = length - slope / 2
+    low, high = (
+        bias_var - float(lambertw(-2 * weight_var * math.exp(2 * bias_var), branch).real) / 2
+        for branch in (0, -1)
+    )
+    network = MeanField(np.exp, weight_var, bias_var)
+    assert network.q_star == pytest.approx(low, rel=1e-8)
+    assert network.chi1 == pytest.approx(slope / 2, rel=1e-6)
+    lengths = [point.value for point in network.lengths()]
+    assert lengths == pytest.approx([low, high], rel=1e-8)
+
+
+def test_lengths_that_just_miss_the_diagonal_diverge():
+    assert MeanField(np.square, 0.02, 1.001 / 0.24).status == "diverges"
+    assert MeanField(np.square, 0.02, 1.001 / 0.24).lengths() == ()

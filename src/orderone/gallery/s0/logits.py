@@ -196,7 +196,10 @@ def _traces(runs: pd.DataFrame, power: float, shade: str, row: int) -> list[Trac
     mean = np.exp(np.log(runs.value).groupby(runs.width).mean())
     widths = mean.index.to_numpy()
     law = mean.iloc[-1] * (widths / widths[-1]) ** power
-    name = "" if row else f"{RULES[runs.rule.iloc[0]]}, mean"
+    if row:
+        name = ""
+    else:
+        name = f"{RULES[runs.rule.iloc[0]]}, mean"
     return [
         scatter(
             runs.width,

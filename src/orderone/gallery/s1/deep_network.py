@@ -39,7 +39,10 @@ class DeepTanh(nn.Module):
 
     def forward(self, x: Tensor, masks: Tensor | None = None) -> Tensor:
         """Return logits; `masks` are (layers, batch, width), 0 or 1 / keep, or None."""
-        layer_masks = [None] * len(self.biases) if masks is None else masks.unbind()
+        if masks is None:
+            layer_masks = [None] * len(self.biases)
+        else:
+            layer_masks = masks.unbind()
         for weight, bias, mask in zip(
             (self.first, *self.hidden.unbind()), self.biases.unbind(), layer_masks, strict=True
         ):

@@ -49,7 +49,10 @@ class Images:
 def read_images(name: str, device: str, subset: bool = False) -> Images:
     """Read "digits", "mnist" or "cifar10"; `subset` reads the small files of
     `orderone.gallery.subsets`."""
-    both = image_subset(name) if subset else SETS[name]("data")
+    if subset:
+        both = image_subset(name)
+    else:
+        both = SETS[name]("data")
     mean, deviation = (x.view(1, -1, 1, 1) for x in moments(both[0].images))
     pixels = [((part.images / 255 - mean) / deviation).flatten(1).to(device) for part in both]
     train, held = ((x, part.labels.to(device)) for x, part in zip(pixels, both, strict=True))
@@ -172,7 +175,10 @@ class Run:
                     masks = self._masks(self.members.depth, len(some), self.training.width)
                 else:
                     masks = None
-                inputs = some if masks is None else (some, masks)
+                if masks is None:
+                    inputs = some
+                else:
+                    inputs = (some, masks)
                 right += self.stack.evaluate((inputs, labels), _right)
             return (right / len(classes)).tolist()
 

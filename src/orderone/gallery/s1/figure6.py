@@ -203,7 +203,10 @@ def _deepest(letter: str, frame: pd.DataFrame) -> Finding:
         f"{reached} of {len(deep)} learning rates reached {ENOUGH}, {reached_at_all} of"
         f" {len(frame)} at all of these depths"
     )
-    holds = bool(reached) if reached_at_all and reached != 1 else None
+    if reached_at_all and reached != 1:
+        holds = bool(reached)
+    else:
+        holds = None
     return Finding(f"({letter}) {deep.depth.iloc[0]} layers can still be trained", holds, numbers)
 
 

@@ -175,7 +175,10 @@ def captions(settings: Settings) -> pd.DataFrame:
 
 def _caption(panel: Panel) -> str:
     data = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}[panel.data]
-    weights = "orthogonal" if panel.orthogonal else "Gaussian"
+    if panel.orthogonal:
+        weights = "orthogonal"
+    else:
+        weights = "Gaussian"
     optimizer = {"sgd": "SGD", "rmsprop": "RMSprop"}[panel.optimizer]
     return f"{data}, {weights}, {optimizer}, ρ = {panel.keep:g}"
 

@@ -175,7 +175,10 @@ def _chi2_or_chi1_squared(lines: Frame) -> Finding:
         larger = max(each.chi2, each.chi1**2)
         beyond = each.chi1**2 > each.chi2
         slower = each.low > each.chi2 * (1 + rates.FINITE / each.width)
-        right = slower if beyond else rates.agrees(each, "chi2") is not False
+        if beyond:
+            right = slower
+        else:
+            right = rates.agrees(each, "chi2") is not False
         nearer = abs(np.log(each.rate / larger)) <= abs(np.log(each.rate / each.chi1))
         if np.isnan(each.rate):
             return None

@@ -28,9 +28,15 @@ def judge(records: Records) -> list[Finding]:
 
 
 def _on_the_line(lines: Frame, name: str) -> Finding:
-    allowed = 0 if PANELS[name].of == "q" else CURVATURE / lines.width
+    if PANELS[name].of == "q":
+        allowed = 0
+    else:
+        allowed = CURVATURE / lines.width
     z = (lines["mean"] - lines.theory).abs() / (lines.se + 1e-6 + allowed / SIGMAS)
-    what = "lengths" if PANELS[name].of == "q" else "correlations"
+    if PANELS[name].of == "q":
+        what = "lengths"
+    else:
+        what = "correlations"
     numbers = (
         f"{len(lines)} dots of {lines.width.iloc[0]} units; the farthest is {z.max():.1f} standard"
         " errors off its line"

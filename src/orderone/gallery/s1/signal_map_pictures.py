@@ -28,7 +28,10 @@ def _picture(name: str, records: dict[str, Frame]) -> Picture:
         f"{_at(point, panel.of)} at ρ = {point.keep:g}"
         for point in records["fixed points"].itertuples()
     )
-    symbol = "q<sub>aa</sub>" if panel.of == "q" else "c<sub>ab</sub>"
+    if panel.of == "q":
+        symbol = "q<sub>aa</sub>"
+    else:
+        symbol = "c<sub>ab</sub>"
     title = (
         f"({name}) {panel.activation}: σ_w = {panel.weight_var**0.5:g}, σ_b ="
         f" {panel.bias_var**0.5:g}"

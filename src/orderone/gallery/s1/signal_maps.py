@@ -86,8 +86,14 @@ def one_layer(name: str, keep: float, settings: Settings) -> Frame:
     panel = (PANELS | CHAOTIC)[name]
     network = mean_field(panel, keep)
     x = np.linspace(0, panel.largest, settings.points)
-    lengths = x if panel.of == "q" else np.full_like(x, _length(network))
-    correlations = x if panel.of == "c" else np.zeros_like(x)
+    if panel.of == "q":
+        lengths = x
+    else:
+        lengths = np.full_like(x, _length(network))
+    if panel.of == "c":
+        correlations = x
+    else:
+        correlations = np.zeros_like(x)
     after = _simulate(
         network, lengths, correlations, settings, seed_of(settings.seed, ord(name), int(100 * keep))
     )

@@ -77,7 +77,10 @@ def scales(strategy: str, width: int) -> Mapping[str, float]:
 def model(
     shape: Model, strategy: str, vocab: int, length: int, padding: int | None = None
 ) -> EncoderDecoder:
-    rescale = 1.0 if strategy == "standard" else shape.width**-0.5
+    if strategy == "standard":
+        rescale = 1.0
+    else:
+        rescale = shape.width**-0.5
     return EncoderDecoder(
         vocab,
         length + 2,

@@ -157,7 +157,10 @@ def _norms(row: Line) -> Iterator[Finding]:
         name: bool(abs(row.measured - row[name]) <= 4 * row.error + 2e-3)
         for name in ("inside", "outside")
     }
-    verdicts = close if known([row.measured, row.error]) else dict.fromkeys(close)
+    if known([row.measured, row.error]):
+        verdicts = close
+    else:
+        verdicts = dict.fromkeys(close)
     yield Finding(
         "epsilon is outside the root of a norm, as the scan of (1.36) can be read",
         verdicts["outside"],

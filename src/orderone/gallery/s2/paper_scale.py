@@ -18,7 +18,10 @@ def at_scale(
     judged = []
     for finding in findings:
         if finding.of == "paper" and finding.holds is not None and not measured >= claimed:
-            word = "holds here" if finding.holds else "does not hold here"
+            if finding.holds:
+                word = "holds here"
+            else:
+                word = "does not hold here"
             numbers = (
                 f"{finding.numbers}; {word}, after {measured:,.4g} of the paper's {claimed:,}"
                 f" {unit}"

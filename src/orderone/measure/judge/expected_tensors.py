@@ -70,7 +70,10 @@ def _implied_updates(facts: StudyFacts, name: str, step: int, row: "Row") -> dic
     weights = observations.at(name, Quantity.WEIGHT, step) or observations.at(
         name, Quantity.WEIGHT, 0
     )
-    in_rows = row.rms(lambda part: part.lr) / row.lr if row.lr and row.row_settings else 1.0
+    if row.lr and row.row_settings:
+        in_rows = row.rms(lambda part: part.lr) / row.lr
+    else:
+        in_rows = 1.0
     sizes: dict[RunKey, float] = {}
     for run in observations.complete:
         key = (run.size, run.seed)

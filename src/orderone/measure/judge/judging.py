@@ -297,7 +297,10 @@ def _gauge(expected: Expected, verdict: Verdict, size: str) -> str:
     """Explain why a size that is not of order one passes."""
     if verdict != Verdict.PASS or not expected.gauge_of:
         return ""
-    power = expected.bound if math.isfinite(expected.bound) else expected.exponent
+    if math.isfinite(expected.bound):
+        power = expected.bound
+    else:
+        power = expected.exponent
     if not abs(power) > EXACT:
         return ""
     return (
@@ -417,7 +420,7 @@ def _reasons_for_unclear(study: StudyResult, lines: Sequence[Judgement]) -> list
 def _too_few(study: StudyResult) -> str:
     return (
         f"inconclusive: {len(study.sizes)} {study.axis}s were measured, and at least {FEW} are"
-        " needed to tell a power law from a bend; pass more"
+        " needed to see whether sizes follow a power law; pass more"
     )
 
 

@@ -298,7 +298,10 @@ class SettingsJudge:
         verdict = Verdict.PASS
         cause = ""
         theory = self.facts.theory
-        predicted = 0.0 if theory is None else theory.shrinkage(name)
+        if theory is None:
+            predicted = 0.0
+        else:
+            predicted = theory.shrinkage(name)
         if abs(exponent - predicted) > EXACT:
             verdict = Verdict.FAIL
             cause = f"lr times weight_decay scales like {self._power(exponent)}"

@@ -175,7 +175,10 @@ class StudyFacts:
         module = self.same_output.get(name, name)
         alpha = self._alignment.by_module.get(module)
         if alpha is None:
-            role = Role.READOUT if not self.grows(name) else Role.HIDDEN
+            if not self.grows(name):
+                role = Role.READOUT
+            else:
+                role = Role.HIDDEN
             alpha = self._alignment.by_role.get(role)
         if alpha is None or math.isnan(alpha):
             return MISSING_ALIGNMENT
@@ -225,7 +228,9 @@ class StudyFacts:
     @property
     def small_gradients(self) -> float:
         """Power by which bottlenecks and uniform attention may reduce the steps of SGD."""
-        return MISSING_ALIGNMENT if self.follows_gradients else 0.0
+        if self.follows_gradients:
+            return MISSING_ALIGNMENT
+        return 0.0
 
     def has_gradient(self, module: str) -> bool:
         """Return whether the gradient of a module's output is more than rounding error.

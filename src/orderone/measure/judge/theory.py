@@ -291,7 +291,9 @@ class Theory:
     def depth_power(self, weight: str) -> float:
         """Return the power of the size by which the number of layers like this one grows."""
         power = self.exponent(weight, lambda row: row.depth)
-        return 0.0 if math.isnan(power) else max(0.0, power)
+        if math.isnan(power):
+            return 0.0
+        return max(0.0, power)
 
     def _tied_power(self, weight: str) -> float:
         """Return the power of the multiplier in the code of a tied readout."""

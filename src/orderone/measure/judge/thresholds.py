@@ -34,8 +34,8 @@ THRESHOLDS: dict[str, Threshold] = {
         0.15,
         "for the quantity `step`: largest exponent of the factor between the measured updates and"
         " those that follow from learning rates and gradients",
-        "the tensor with the smallest factor counts, so that noise of single tensors does not"
-        " matter; clipping to a fixed norm changes all exponents by 0.3 to 0.5",
+        "clipping to a fixed norm changes the exponents of all tensors by 0.3 to 0.5, and noise"
+        " those of a few; so the tensor counts whose exponent is nearest to zero",
     ),
     "rough": Threshold(
         0.6,

@@ -142,7 +142,9 @@ def _allowed_end(fit: Fit, expected: Expected) -> float:
     """Return the allowed exponent that is nearest to a failed fit."""
     if expected.two_sided:
         return expected.exponent
-    return expected.bound if fit.exponent > expected.bound else expected.least
+    if fit.exponent > expected.bound:
+        return expected.bound
+    return expected.least
 
 
 def _fades(fit: Fit, allowed: float) -> bool:

@@ -166,7 +166,10 @@ class MSEDynamics:
         outputs = error.shape[1]
         for batch in batches:
             chosen = torch.as_tensor(list(batch), device=error.device)
-            factor = 1.0 if self._factor == 1.0 else 2 / (len(chosen) * outputs)
+            if self._factor == 1.0:
+                factor = 1.0
+            else:
+                factor = 2 / (len(chosen) * outputs)
             change = -rate * factor * error[chosen]
             weights.index_add_(0, chosen, change)
             error += self._matrix[:, chosen] @ change

@@ -60,7 +60,10 @@ class ModuleKernel:
 
     def inputs(self, x: Annotated[Tensor | np.ndarray, UserInput]) -> kernels.Kernel:
         """Return the kernel of inputs as the model takes them: images have channels first."""
-        values = x.detach() if isinstance(x, Tensor) else torch.as_tensor(x)
+        if isinstance(x, Tensor):
+            values = x.detach()
+        else:
+            values = torch.as_tensor(x)
         if self.table is not None:
             values = nn.functional.one_hot(values.long(), self.table).double()
             values[..., list(self.empty_rows)] = 0

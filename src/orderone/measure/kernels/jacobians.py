@@ -385,7 +385,10 @@ class Tile:
                 yield (use.name, place), jacobian
                 place += 1
         for name, delta in zip(self.others, deltas[len(self.taps) :], strict=True):
-            values = torch.view_as_real(delta) if delta.is_complex() else delta
+            if delta.is_complex():
+                values = torch.view_as_real(delta)
+            else:
+                values = delta
             yield (name, place), Jacobian.explicit(values.unsqueeze(1), values.shape[1:])
 
     def _prepared(self, place: int, use: Call) -> Tensor | None:
@@ -440,7 +443,10 @@ def _joined(parts: Sequence[Jacobians]) -> Jacobians:
 
 
 def _form(use: Jacobian) -> tuple[object, ...]:
-    rows = use.rows.indices if isinstance(use.rows, Indices) else use.rows.vectors
+    if isinstance(use.rows, Indices):
+        rows = use.rows.indices
+    else:
+        rows = use.rows.vectors
     return type(use.rows), tuple(rows.shape[1:]), tuple(use.columns.vectors.shape[1:])
 
 

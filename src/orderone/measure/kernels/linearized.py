@@ -86,7 +86,7 @@ class Tangent:
     row_by_row: bool = False
 
     def gradients(self, weights: Tensor, keep_graph: bool = False) -> tuple[Tensor, ...]:
-        """Return J^T `weights`, for each parameter."""
+        """Return the products of J^T and `weights`, one for each parameter."""
         return torch.autograd.grad(
             self.value,
             self.parameters,
@@ -98,7 +98,7 @@ class Tangent:
         )
 
     def along(self, directions: Sequence[Tensor], keep_graph: bool = False) -> Tensor:
-        """Return J `directions`, in the shape of the outputs."""
+        """Return the product of J and `directions`, in the shape of the outputs."""
         if self.row_by_row:
             return self._by_rows(directions, keep_graph)
         with torch.enable_grad():
@@ -151,7 +151,7 @@ class Tangent:
 
 
 class Push(torch.autograd.Function):
-    """Directions -> J directions, linear: its gradient is `Pull`."""
+    """Product of J and directions. It is linear, so its gradient is a `Pull`."""
 
     @staticmethod
     def forward(ctx: Any, tangent: Tangent, *directions: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class Push(torch.autograd.Function):
 
 
 class Pull(torch.autograd.Function):
-    """Weights of outputs -> J^T weights, linear: its gradient is `Push`."""
+    """Product of J^T and weights of outputs. It is linear, so its gradient is a `Push`."""
 
     @staticmethod
     def forward(ctx: Any, tangent: Tangent, weights: Tensor) -> tuple[Tensor, ...]:

@@ -31,7 +31,10 @@ class Tiles:
 def tensor(values: object, name: str) -> Tensor:
     """Return `values` as a floating tensor; integers become double precision."""
     try:
-        found = values.detach() if isinstance(values, Tensor) else torch.as_tensor(values)
+        if isinstance(values, Tensor):
+            found = values.detach()
+        else:
+            found = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{name}: expected an array of numbers, got {type(values).__name__}", argument=name

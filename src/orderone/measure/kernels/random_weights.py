@@ -6,6 +6,8 @@ A limit knows weights by their variance only. It is another one if
     neurons have weights of different sizes
     a few directions hold most of a matrix, as in a product of thin matrices, or after training
     gains differ from neuron to neuron
+    weights of two layers are correlated, as after copying, transposing or negating one of them
+    a function follows a few weights that are not Gaussian, so that its neurons are not either
 
 so all of these are refused. With N independent entries, their mean has the standard error
 size / sqrt(N); the mean square of m entries has the relative variance (k - 1) / m, where k is the
@@ -25,6 +27,12 @@ FEWEST = 16  # rows, and entries in a row, that are compared
 MOST_IN_ONE = 4.0  # largest square of a singular value, relative to that of independent entries
 PRODUCTS = 4  # of the power iteration, which finds a lower bound of that value
 SAME = 1e-6  # largest relative difference of equal gains
+COMPARED = 4096  # entries of two matrices that are compared
+MOST_CORRELATION = 10.0  # times 1 / sqrt(entries), the size for independent entries
+MOST_KURTOSIS = 0.35  # largest excess kurtosis of a neuron, about 0.06 in E[phi^2] for a square
+# Excess kurtosis of N Gaussian draws, times sqrt(N): outside in less than one of 10^5 tensors
+LIGHT = -16.0
+HEAVY = 80.0
 
 
 def check_centred(values: Tensor, name: str) -> None:
@@ -69,13 +77,54 @@ def check_directions(weight: Tensor, name: str) -> None:
     if min(n, m) < FEWEST or not bool(matrix.any()):
         return
     generator = torch.Generator().manual_seed(0)
-    vector = torch.randn(m, generator=generator).to(matrix.device)
+    vector = torch.randn(m, generator=generator, dtype=matrix.dtype).to(matrix.device)
     for _ in range(PRODUCTS):
         vector = matrix.T @ (matrix @ (vector / vector.norm()))
     largest = float(vector.norm())
     usual = (n**0.5 + m**0.5) ** 2 * float(matrix.square().mean())
     if largest > MOST_IN_ONE * usual:
         raise _refusal(f"a few directions hold most of {name!r}, as in a matrix of low rank")
+
+
+def sampled(weight: Tensor) -> list[Tensor]:
+    """Return entries of a matrix at places that depend on its shape alone.
+
+    Those of the transpose are the same, or the second ones if the matrix is square.
+    """
+    matrix = weight.detach().flatten(1)
+    if matrix.shape[0] > matrix.shape[1]:
+        matrix = matrix.T
+    generator = torch.Generator().manual_seed(0)
+    number = min(COMPARED, matrix.numel())
+    draws = torch.rand(2, number, generator=generator, dtype=torch.float64)
+    rows, columns = (draws * torch.tensor(matrix.shape)[:, None]).long().to(matrix.device)
+    entries = [matrix[rows, columns].double()]
+    if matrix.shape[0] == matrix.shape[1]:
+        entries.append(matrix[columns, rows].double())
+    return entries
+
+
+def are_correlated(first: Tensor, second: Tensor) -> bool:
+    """Return whether these entries of two matrices are more alike than independent ones."""
+    size = float(first.norm() * second.norm())
+    if len(first) != len(second) or len(first) < ENOUGH or size == 0:
+        return False
+    return abs(float(first @ second)) > MOST_CORRELATION / len(first) ** 0.5 * size
+
+
+def has_gaussian_neurons(weight: Tensor, fan_in: int) -> bool:
+    """Return whether sums over `fan_in` of these weights are Gaussian, or nearly so.
+
+    Sums of Gaussian weights are; others have the excess kurtosis of a weight over `fan_in`.
+    """
+    entries = weight.detach().double().flatten()
+    square = entries.square()
+    total = square.mean()
+    if total == 0:
+        return True
+    excess = float(square.square().mean() / total**2) - 3
+    by_chance = LIGHT < excess * len(entries) ** 0.5 < HEAVY
+    return by_chance or abs(excess) <= MOST_KURTOSIS * fan_in
 
 
 def common_size(gains: Tensor, name: str) -> float:

@@ -1,7 +1,8 @@
 """A model at other values of its parameters.
 
-`torch.func.functional_call` replaces the tensors of a module twice if it has two names, as a layer
-that runs twice, and leaves the values of the call in the model. Here every tensor is replaced once.
+`torch.func.functional_call` replaces the tensors of a module twice if it has two names, like a
+layer that runs twice, and leaves the values of the call in the model. Here every tensor is replaced
+once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ def call_at(
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> object:
-    """Return what the model returns with these parameters; tied ones change together."""
+    """Call the model with these parameters; tied ones change together."""
     values = {id(model.get_parameter(name)): value for name, value in parameters.items()}
     places: set[tuple[int, str]] = set()
     replaced: dict[str, Tensor] = {}

@@ -78,7 +78,9 @@ class TracedAttention:
             return None
         q = replace(left, labels=queries, count=left.all_tokens)
         k = replace(right, labels=keys, count=right.all_tokens)
-        return [Scores(result, q, k)] if _is_heads(q) and _is_heads(k) else None
+        if _is_heads(q) and _is_heads(k):
+            return [Scores(result, q, k)]
+        return None
 
     def of_scores(self, call: Call, operands: Sequence[object]) -> Sequence[Value | Scores] | None:
         """Return what follows from scores: scaled, masked, softened, or multiplied by values."""
@@ -100,12 +102,16 @@ class TracedAttention:
         if name == "softmax":
             axis = call.option("dim")
             last = axis in (-1, result.dim() - 1)
-            return [replace(after, softened=True)] if last and not scores.softened else None
+            if last and not scores.softened:
+                return [replace(after, softened=True)]
+            return None
         if scores.softened:
             return None
         if name in ("mul", "div", "truediv"):
             number = factor(self.trace, call, scores.tensor)
-            return None if number is None else [replace(after, scale=scores.scale * number)]
+            if number is None:
+                return None
+            return [replace(after, scale=scores.scale * number)]
         if name in ("add", "masked_fill", "where"):
             return self._masked(scores, after, result)
         return None
@@ -261,7 +267,10 @@ class TracedAttention:
         elif isinstance(weight, Tensor):
             weight = weight[rows]
         assert isinstance(weight, Tensor)
-        part = bias[rows] if isinstance(bias, Tensor) else None
+        if isinstance(bias, Tensor):
+            part = bias[rows]
+        else:
+            part = None
         return Projection(Node(), weight, part, f"in_proj rows {rows.start} to {rows.stop}")
 
 

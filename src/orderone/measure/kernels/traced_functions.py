@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from orderone.core.errors import InputError
 from orderone.measure.kernels.traced_call import Call
 from orderone.measure.kernels.traced_values import (
     Origin,
@@ -92,6 +93,8 @@ def _composed(
     source = x.source
     if result.shape != x.tensor.shape:
         return None
+    if source.node.narrow:
+        raise _not_gaussian(source.node.narrow)
 
     def function(values: Tensor) -> Tensor:
         def swap(leaf: object) -> object:
@@ -111,6 +114,16 @@ def _composed(
     node = source.node.then(kernels.Activation(phi))
     origin = Origin(source.node, function)
     return Value(result, node, x.labels, x.channels, x.features, None, origin)
+
+
+def _not_gaussian(name: str) -> InputError:
+    return InputError(
+        f"model: neurons that are sums of so few of the weights {name!r} are not Gaussian, because"
+        " the weights are not (torch draws them from a uniform distribution); draw them with"
+        " nn.init.normal_(weight, std=...), or give the layer more inputs",
+        "no-infinite-width",
+        argument="model",
+    )
 
 
 def scaled(trace: "Layers", call: Call, x: Value) -> Value | None:

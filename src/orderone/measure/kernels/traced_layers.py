@@ -256,7 +256,9 @@ class Layers(TorchFunctionMode):
                 return joined
             if name in ("add", "sub"):
                 return sums.added(call, operands)
-            return sums.multiplied(operands, call.tensor) if name == "mul" else None
+            if name == "mul":
+                return sums.multiplied(operands, call.tensor)
+            return None
         if len(operands) != 1:
             return None
         x = operands[0]
@@ -265,7 +267,9 @@ class Layers(TorchFunctionMode):
         if x.labels is None:
             return _indices(call, x)
         if x.features is None:
-            return functions.scaled(self, call, x) if name in ("mul", "div", "truediv") else None
+            if name in ("mul", "div", "truediv"):
+                return functions.scaled(self, call, x)
+            return None
         return self._of_stream(call, x)
 
     def _of_stream(self, call: Call, x: Value) -> Value | None:
@@ -289,7 +293,9 @@ class Layers(TorchFunctionMode):
             return functions.with_numbers(call, x)
         if name in ("add", "sub"):
             return sums.with_positions(self, call, x)
-        return pools.pooled(call, x) if pools.is_pool(name) else None
+        if pools.is_pool(name):
+            return pools.pooled(call, x)
+        return None
 
 
 def _leaves_torch(func: Callable[..., object]) -> bool:
@@ -308,4 +314,6 @@ def _indices(call: Call, x: Value) -> Value | None:
     keeps = not result.is_floating_point() and result.numel() == x.tensor.numel()
     moves = call.name in MOVES and result.shape[-1:] == x.tensor.shape[-1:]
     same = call.name in UNCHANGED or moves
-    return Value(result, x.node, None) if keeps and same else None
+    if keeps and same:
+        return Value(result, x.node, None)
+    return None

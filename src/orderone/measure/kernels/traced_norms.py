@@ -63,7 +63,7 @@ def check_statistics(args: Sequence[object], kwargs: Mapping[str, object]) -> No
     if given.get("training"):
         raise InputError(
             "model: a batch norm in training mode makes the examples of a batch depend on each"
-            " other, which has no limit here; call model.eval() first",
+            " other, so there is no limit of infinite width; call model.eval() first",
             "no-infinite-width",
             argument="model",
         )
@@ -92,7 +92,10 @@ def norm_of_heads(trace: "Layers", call: Call, x: Value) -> Value | None:
 def _gain(trace: "Layers", given: dict[str, object]) -> float | None:
     """Return the size of the gains; None if there are shifts, which have no entry."""
     weight = given.get("weight")
-    gain = 1.0 if weight is None else trace.weights.gain(weight)
+    if weight is None:
+        gain = 1.0
+    else:
+        gain = trace.weights.gain(weight)
     shift = given.get("bias")
     if gain is None or trace.weights.gain(shift) != 0:
         return None
@@ -100,10 +103,18 @@ def _gain(trace: "Layers", given: dict[str, object]) -> float | None:
 
 
 def _layers(name: str, eps: object, gain: float, x: Tensor) -> list[kernels.Layer]:
-    number = torch.finfo(x.dtype).eps if eps is None else eps
+    if eps is None:
+        number = torch.finfo(x.dtype).eps
+    else:
+        number = eps
     assert isinstance(number, float)
-    layer = kernels.LayerNorm(number) if name == "layer_norm" else kernels.RMSNorm(number)
-    return [layer] if gain == 1 else [layer, kernels.Scale(gain)]
+    if name == "layer_norm":
+        layer = kernels.LayerNorm(number)
+    else:
+        layer = kernels.RMSNorm(number)
+    if gain == 1:
+        return [layer]
+    return [layer, kernels.Scale(gain)]
 
 
 def mean_square(call: Call, x: Value) -> Statistic | None:
@@ -133,11 +144,16 @@ def of_statistic(
     if len(operands) == 1:
         numbers = [a for a in (*call.args, *call.kwargs.values()) if isinstance(a, int | float)]
         if statistic.form == "square" and call.name in ("rsqrt", "sqrt"):
-            form = "inverse" if call.name == "rsqrt" else "root"
+            if call.name == "rsqrt":
+                form = "inverse"
+            else:
+                form = "root"
             return [replace(statistic, tensor=result, form=form)]
         if statistic.form == "square" and call.name == "add" and len(numbers) == 1:
             return [replace(statistic, tensor=result, eps=statistic.eps + numbers[0])]
-        return [replace(statistic, tensor=result)] if call.name in UNCHANGED else None
+        if call.name in UNCHANGED:
+            return [replace(statistic, tensor=result)]
+        return None
     others = [each for each in operands if isinstance(each, Value)]
     same = len(others) == 1 and others[0].node is statistic.of.node
     times_inverse = call.name == "mul" and statistic.form == "inverse"

@@ -47,7 +47,10 @@ def _mean(call: Call, x: Value) -> Value | None:
     chosen = {axis % x.tensor.dim() for axis in whole_numbers(axes)}
     if chosen != set(space):
         return None
-    features = x.features if call.tensor.dim() == x.tensor.dim() else call.tensor.dim() - 1
+    if call.tensor.dim() == x.tensor.dim():
+        features = x.features
+    else:
+        features = call.tensor.dim() - 1
     node = x.node.then(kernels.AveragePool())
     if call.name == "sum":
         places = 1

@@ -27,7 +27,10 @@ def added(call: Call, operands: list[Value]) -> Value | None:
     alpha = call.kwargs.get("alpha", 1)
     if not same_layout(left, right) or not isinstance(alpha, int | float):
         return None
-    last = right.node if alpha == 1 else right.node.then(kernels.Scale(alpha))
+    if alpha == 1:
+        last = right.node
+    else:
+        last = right.node.then(kernels.Scale(alpha))
     branches = branches_of([left.node, last])
     first, second = branches.layers
     if not first and not second and not same_neurons(left, right):

@@ -26,6 +26,9 @@ UNCHANGED = {
     *("type", "requires_grad", "cpu", "cuda", "data"),
 }
 
+# Layers that keep the shape of the distribution of a neuron
+SAME_NEURONS = (kernels.Scale, kernels.LayerNorm, kernels.RMSNorm)
+
 
 @dataclass(frozen=True)
 class Use:
@@ -48,9 +51,14 @@ class Node:
     before: "Node | None" = None
     layer: kernels.Layer | None = None
     uses: frozenset[Use] = frozenset()  # weights of this layer, and of its branches
+    narrow: str = ""  # weights, a few of which make a neuron that is not Gaussian
 
-    def then(self, layer: kernels.Layer, uses: Iterable[Use] = ()) -> "Node":
-        return Node(self, layer, frozenset(uses))
+    def then(
+        self, layer: kernels.Layer, uses: Iterable[Use] = (), narrow: str | None = None
+    ) -> "Node":
+        if narrow is None:
+            narrow = self.narrow if isinstance(layer, SAME_NEURONS) else ""
+        return Node(self, layer, frozenset(uses), narrow)
 
     def path(self) -> "list[Node]":
         """Return the nodes from the inputs to this one."""

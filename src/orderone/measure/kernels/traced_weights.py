@@ -12,11 +12,14 @@ from torch import Tensor
 
 from orderone.core.errors import InputError
 from orderone.measure.kernels.random_weights import (
+    are_correlated,
     check_centred,
     check_directions,
     check_rows,
     common_size,
+    has_gaussian_neurons,
     rows_differ,
+    sampled,
     zero_rows,
 )
 from orderone.measure.kernels.traced_call import Call, whole_numbers
@@ -40,6 +43,7 @@ class Weights:
         self.frozen: list[str] = []
         self.gains: list[str] = []
         self.by_size: dict[float, list[Tensor]] = {}
+        self.by_shape: dict[tuple[int, ...], list[tuple[str, Tensor]]] = {}
         self.unequal: dict[int, Projection] = {}  # projections with neurons of different sizes
 
     def __contains__(self, tensor: object) -> bool:
@@ -61,6 +65,8 @@ class Weights:
         (self.trained if parameter.requires_grad else self.frozen).append(name)
         square = float(parameter.detach().double().square().mean())
         self._check_new(parameter, square)
+        if parameter.dim() > 1 and square > 0:
+            self._check_independent(parameter, name)
         return square
 
     def _check_new(self, parameter: Tensor, square: float) -> None:
@@ -77,6 +83,22 @@ class Weights:
                     argument="model",
                 )
         others.append(parameter)
+
+    def _check_independent(self, parameter: Tensor, name: str) -> None:
+        """Raise if the weights of another layer are correlated with these."""
+        shape = tuple(sorted((len(parameter), parameter[0].numel())))
+        others = self.by_shape.setdefault(shape, [])
+        entries = sampled(parameter)
+        for other, values in others:
+            if any(are_correlated(values, each) for each in entries):
+                raise InputError(
+                    f"model: the weights of {other!r} and {name!r} are correlated, as after copying"
+                    " or transposing one of them, so that layers are not independent; draw the"
+                    " weights of each layer separately",
+                    "no-infinite-width",
+                    argument="model",
+                )
+        others.append((name, entries[0]))
 
     def gain(self, parameter: object) -> float | None:
         """Return the size of gains, or of shifts, which are the same for all neurons."""
@@ -154,7 +176,8 @@ def dense(trace: "Layers", call: Call, x: Value) -> Value | None:
         check_rows(rows, name)
     channels = call.tensor.shape[-1]
     labels = with_channels(x.tokens, last, channels)
-    node = x.node.then(_layer(call, variances), [Use(name)])
+    narrow = "" if has_gaussian_neurons(weight, rows.shape[1]) else name
+    node = x.node.then(_layer(call, variances), [Use(name)], narrow)
     return Value(call.tensor, node, labels, channels, last, projection)
 
 
@@ -211,7 +234,8 @@ def embedding(trace: "Layers", call: Call, x: Value) -> Value | None:
     filled[empty] = False
     check_rows(weight[filled], name)
     trace.table = rows
-    node = x.node.then(kernels.Dense(rows * square), [Use(name)])
+    narrow = "" if has_gaussian_neurons(weight[filled], 1) else name
+    node = x.node.then(kernels.Dense(rows * square), [Use(name)], narrow)
     return natural(call.tensor, node, call.tensor.dim() - 1)
 
 
@@ -230,7 +254,8 @@ def convolution(trace: "Layers", call: Call, x: Value) -> Value | None:
     variances = trace.weights.variances(weight, given.get("bias"), weight[0].numel())
     if variances is None:
         return None
-    check_rows(weight, trace.weights.names[id(weight)])
+    name = trace.weights.names[id(weight)]
+    check_rows(weight, name)
     layer = kernels.Conv(
         window,
         *variances,
@@ -238,8 +263,8 @@ def convolution(trace: "Layers", call: Call, x: Value) -> Value | None:
         padding=padding,
         dilation=dilation,
     )
-    use = Use(trace.weights.names[id(weight)])
-    return natural(call.tensor, x.node.then(layer, [use]), 1)
+    narrow = "" if has_gaussian_neurons(weight, weight[0].numel()) else name
+    return natural(call.tensor, x.node.then(layer, [Use(name)], narrow), 1)
 
 
 def _padding(

@@ -80,7 +80,9 @@ def _shift(shape: torch.Size, sign: int = 1) -> Derivative:
 def _gain(shape: torch.Size) -> Derivative:
     def derivative(read: Tensor | None, delta: Tensor) -> Jacobian:
         assert read is not None
-        return Jacobian.explicit(_summed_product(delta, read.unsqueeze(1), shape), shape)
+        missing = delta.dim() - 1 - read.dim()  # axes along which the other factor is repeated
+        read = read.reshape(read.shape[0], 1, *(1 for _ in range(missing)), *read.shape[1:])
+        return Jacobian.explicit(_summed_product(delta, read, shape), shape)
 
     return derivative
 

@@ -4,6 +4,7 @@
 a value is linear.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -14,6 +15,7 @@ from orderone.observe.trace.steps import Step
 
 _PASSED = frozenset({"pass", "add", "shift", "constant", "weighting"})
 _STREAM = frozenset({"pass", "add", "shift", "constant"})
+_PRODUCTS = frozenset({"product", "contraction", "attention"})
 _USES = ("matrix", "convolution", "lookup")
 _MAKERS = frozenset({"matrix", "convolution", "lookup", "norm"})
 
@@ -209,18 +211,29 @@ class Graph:
         return _once(names), factors[0] if factors else 1.0, normalized
 
     def branches(self, score_sums: set[int]) -> tuple[Branch, ...]:
-        """Return the residual branches; `score_sums` are additions that close none."""
-        branches: list[Branch] = []
+        """Return the residual branches; `score_sums` are additions that close none.
+
+        A recurrence is none: x_t + W h_{t-1}, where one result holds all x_t, uses W at every step.
+        """
+        spans: list[tuple[int, int]] = []
         for index, step in enumerate(self.steps):
             if step.kind != "add" or len(step.parents) != 2 or index in score_sums:
                 continue
-            branch = self._branch(step)
-            if branch is not None:
-                branches.append(branch)
+            span = self._branch(step)
+            if span is not None:
+                spans.append(span)
+        recurrent: set[str] = set()
+        for span in spans:
+            recurrent |= self._recurrent(*span)
+        branches: list[Branch] = []
+        for span in spans:
+            inside = _once(self._inside(*span))
+            if not recurrent.issuperset(inside):
+                branches.append(Branch(_once(self._last(*span)), inside))
         return tuple(branches)
 
-    def _branch(self, step: Step) -> Branch | None:
-        """Return the branch that the addition `step` closes, or None.
+    def _branch(self, step: Step) -> tuple[int, int] | None:
+        """Return start and end of the branch that the addition `step` closes, or None.
 
         If x is not an ancestor of f(x) itself, one of its summands may be:
         (x + attention(x)) + mlp(x).
@@ -233,14 +246,18 @@ class Graph:
                 start = self._latest_in_stream(skip, end)
                 if start is not None:
                     pairs.append((start, end))
-        branches: list[Branch] = []
-        for start, end in pairs:
-            inside = self._inside(start, end)
-            if inside:
-                branches.append(Branch(self._last(start, end), inside))
-        if len(branches) != 1:
+        spans = [pair for pair in pairs if self._inside(*pair)]
+        if len(spans) != 1:
             return None
-        return branches[0]
+        return spans[0]
+
+    def _recurrent(self, start: int, end: int) -> set[str]:
+        """Return the parameters of a recurrence: its last matrix is used earlier in it, too."""
+        uses = Counter(self._inside(start, end))
+        last_uses = Counter(self._last(start, end))
+        if all(uses[name] == count for name, count in last_uses.items()):
+            return set()
+        return {name for name, count in uses.items() if count > max(1, last_uses[name])}
 
     def _latest_in_stream(self, skip: int, end: int) -> int | None:
         """Return the latest summand of `skip` that is an ancestor of `end`."""
@@ -260,24 +277,59 @@ class Graph:
         behind_start = self.steps[index].ancestors >> start & 1
         return bool(before_end and behind_start)
 
-    def _inside(self, start: int, end: int) -> tuple[str, ...]:
-        """Return the parameters that are used between two steps."""
+    def _inside(self, start: int, end: int) -> list[str]:
+        """Return the parameters that are used between two steps, once for each use."""
         names: list[str] = []
+        for index in self._steps_between(start, end):
+            names += [name for name, _ in self.steps[index].uses]
+        return names
+
+    def _steps_between(self, start: int, end: int) -> list[int]:
+        steps: list[int] = []
         for index in range(start + 1, end + 1):
             if self._between(start, index, end):
-                names += [name for name, _ in self.steps[index].uses]
-        return _once(names)
+                steps.append(index)
+        return steps
 
-    def _last(self, start: int, end: int) -> tuple[str, ...]:
-        """Return the parameters that the end of a branch is linear in."""
+    def _last(self, start: int, end: int) -> list[str]:
+        """Return parameters at the end of a branch, once for each use: a factor in all of them is a
+        factor of the branch.
+
+        There are none if a summand of the branch is not linear in parameters.
+        """
+        linear: set[int] = set()
+        inside = set(self._steps_between(start, end))
+        for index in sorted(inside):
+            if self._is_linear(self.steps[index], inside, linear):
+                linear.add(index)
+        if end not in linear:
+            return []
         names: list[str] = []
-        passed = _PASSED | {"gain", "product", "contraction", "attention"}
-        for index, step, _ in self._back([end], passed):
-            if index <= start or not self._between(start, index, end):
-                continue
+        found = {end}
+        ahead = [end]
+        while ahead:
+            step = self.steps[ahead.pop()]
             if step.kind in _MAKERS or step.kind == "shift":
                 names += [name for name, use in step.uses if use.kind != "other"]
-        return _once(names)
+            if step.kind in _MAKERS:
+                continue
+            parents = [index for index in step.parents if index in linear and index not in found]
+            if step.kind in _PRODUCTS:
+                parents = parents[-1:]  # a factor in each would count twice
+            found.update(parents)
+            ahead += parents
+        return names
+
+    def _is_linear(self, step: Step, inside: set[int], linear: set[int]) -> bool:
+        """Return whether a step of a branch is linear in parameters; `linear` has earlier ones."""
+        if step.kind in _MAKERS:
+            return any(use.kind != "other" for _, use in step.uses)
+        parents = [index for index in step.parents if index in inside]
+        if step.kind in _PRODUCTS:
+            return any(index in linear for index in parents)
+        if step.kind in _PASSED or step.kind == "gain":
+            return all(index in linear for index in parents)
+        return False
 
     def carriers(self) -> dict[str, tuple[str, ...]]:
         """Return gain and shift of the norm before a matrix, by name of the matrix.

@@ -27,6 +27,11 @@ BENDS = {
 }
 ROOTS = {"rsqrt", "sqrt", "linalg_vector_norm", "norm", "std"}
 OVERWRITES = {"copy", "fill", "zero"}
+# Operations that read the shape of a tensor, and none of its entries.
+READ_NO_ENTRY = {
+    *("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"),
+    *("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"),
+}
 # Operations that put entries of several tensors side by side, or in place of each other.
 JOINS = {
     *("cat", "stack", "where", "index_put", "_index_put_impl", "index_copy", "scatter"),

@@ -24,6 +24,7 @@ from orderone.observe.trace.operations import (
     LOOKUPS,
     MOVES,
     OVERWRITES,
+    READ_NO_ENTRY,
     ROOTS,
     SOFTMAXES,
 )
@@ -164,7 +165,9 @@ class Recorder(TorchDispatchMode):
             name = name.removesuffix("_")
         if name in OVERWRITES:
             arguments.pop("self", None)
-        operands = [self._value(x) for x in tensors_in(arguments)]
+        operands: list[Value] = []
+        if name not in READ_NO_ENTRY:
+            operands = [self._value(x) for x in tensors_in(arguments)]
         out = func(*args, **kwargs)
 
         def repeat(replaced: Callable[[Tensor], Tensor]) -> object:
@@ -192,7 +195,7 @@ class Recorder(TorchDispatchMode):
         return self.values[id(tensor)]
 
     def values_of(self, outputs: object) -> list[Value]:
-        """Return the tensors of several entries in the result of the pass; a loss is none."""
+        """Return the tensors with more than one entry in the result of the pass, so not a loss."""
         values: list[Value] = []
         for tensor in tensors_in(outputs):
             if tensor.numel() > 1 and id(tensor) in self.values:
@@ -263,6 +266,8 @@ class Recorder(TorchDispatchMode):
             step.ancestors |= parent.ancestors
             step.fed |= parent.fed
         step.ancestors |= 1 << len(self.steps)
+        # an operation in place gives its value another step later
+        step.flow = [replace(value) for value in step.flow]
         step.parents = tuple(v.step for v in step.flow if v.step is not None)
         for name, use in step.uses:
             self.uses[name][use] = None

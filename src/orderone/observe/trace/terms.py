@@ -28,7 +28,9 @@ def scaled_terms(graph: Graph, outputs: Sequence[Value]) -> tuple[Term, ...]:
         linear_in = graph.linear_in(index)
         near = _nearest_tensors(graph, index)
         for term, others, factor in _readers(graph, index, step.factor, outputs):
-            size_of_others = _rms(*others) if others else None
+            size_of_others = None
+            if others:
+                size_of_others = _rms(*others)
             terms.append(Term(factor, _rms(term), size_of_others, linear_in, near))
     return tuple(terms)
 

@@ -176,8 +176,8 @@ def _refuse_losses(refused: Mapping[str, str], target: str) -> None:
     if refused:
         reasons = "; ".join(f"{kind} ({LOSSES[kind]}: {why})" for kind, why in refused.items())
         raise InputError(
-            f"target: {target} cannot hold {reasons}. Pass allow_loss={tuple(refused)!r} to leave"
-            " this out",
+            f"target: the format {target} cannot express {reasons}. Pass"
+            f" allow_loss={tuple(refused)!r} to export the plan without this",
             "export-loss",
             argument="target",
         )

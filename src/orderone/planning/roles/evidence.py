@@ -8,10 +8,12 @@ A width is a size that is both produced (a fan-out, the rows of an embedding, a 
 is a width. A lookup selects rows from a vocabulary or a context, and no matrix sums over it. A
 number of classes is only produced, a number of input features only consumed. A size may appear in
 multiples (queries, keys and values in one tensor; channels times pixels): then it is a width if the
-multiple is the same in base and target.
+multiple is the same in base and target. A matrix may read several outputs side by side: then its
+fan-in is a sum of widths, or widths plus a constant number of input features.
 """
 
 import fnmatch
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -320,7 +322,30 @@ class Widths:
     def certain(self) -> set[Size]:
         """Sizes that are certainly widths."""
         repeated = {size for size in self._repeated - self.picked if _grew(size)}
-        return self.passed_on | repeated | self._outer_products
+        return self.named | repeated | self._outer_products | self._sums.keys()
+
+    @cached_property
+    def named(self) -> set[Size]:
+        """Sizes that a plan names as its widths: a sum of widths is left out, its parts are not."""
+        return self.passed_on.union(*self._sums.values())
+
+    @cached_property
+    def _sums(self) -> dict[Size, set[Size]]:
+        """Fan-ins that are outputs side by side, with the sizes of these outputs.
+
+        A matrix reads the sum of two widths, or a multiple of a width and a constant number of
+        input features beside it (PointNet++, skip connections from the input).
+        """
+        grown = sorted(size for size in self.produced - self.picked if _grew(size))
+        pairs: dict[Size, set[Size]] = {}
+        for one, other in itertools.combinations(grown, 2):
+            pairs.setdefault((one[0] + other[0], one[1] + other[1]), set()).update((one, other))
+        result: dict[Size, set[Size]] = {}
+        for size in self.consumed - self.passed_on:
+            parts = pairs.get(size, set()) | {width for width in grown if _affine(size, width)}
+            if parts:
+                result[size] = parts
+        return result
 
     @cached_property
     def _outer_products(self) -> set[Size]:

@@ -46,7 +46,10 @@ def sde_batch(tensor: ScaledTensor) -> Factors:
     m = tensor.ratio
     if not tensor.normalizes:
         return Factors(lr=m)
-    averages = m if tensor.memory == Memory.AVERAGES else 1.0
+    if tensor.memory == Memory.AVERAGES:
+        averages = m
+    else:
+        averages = 1.0
     return Factors(lr=m**0.5, weight_decay=_decay(tensor), eps=m**-0.5, betas=(averages, averages))
 
 
@@ -54,14 +57,19 @@ def power_batch(tensor: ScaledTensor) -> Factors:
     """Return the factors of the empirical rule."""
     require_power(tensor)
     m = tensor.ratio
-    squares = m if tensor.memory == Memory.AVERAGES else 1.0
+    if tensor.memory == Memory.AVERAGES:
+        squares = m
+    else:
+        squares = 1.0
     return Factors(lr=m**0.5, weight_decay=_decay(tensor), eps=m**-0.5, betas=(1.0, squares))
 
 
 def _decay(tensor: ScaledTensor) -> float:
     """Return the factor of weight decay that preserves the total shrinkage, if lr grows by
     sqrt(m)."""
-    return 1.0 if tensor.coupled_decay else tensor.ratio**0.5
+    if tensor.coupled_decay:
+        return 1.0
+    return tensor.ratio**0.5
 
 
 def require_sde(tensor: ScaledTensor) -> None:

@@ -76,4 +76,6 @@ def decay_factor(
 def shrinkage(convention: str, role: Name, growth: Growth) -> float:
     """Return the factor of lr x weight_decay that a convention gives to a wider model."""
     power = _POWERS.get(convention, {}).get(role, 0.0)
-    return width_of(role, growth) ** -power if power else 1.0
+    if power:
+        return width_of(role, growth) ** -power
+    return 1.0

@@ -38,7 +38,10 @@ def sde_tokens(tensor: ScaledTensor) -> Factors:
     kappa = 1 / tensor.ratio
     if not tensor.normalizes:
         return Factors(lr=kappa)
-    averages = kappa if tensor.memory == Memory.AVERAGES else 1.0
+    if tensor.memory == Memory.AVERAGES:
+        averages = kappa
+    else:
+        averages = 1.0
     return Factors(
         lr=kappa**0.5, weight_decay=kappa**0.5, eps=kappa**-0.5, betas=(averages, averages)
     )

@@ -23,7 +23,10 @@ def _size(strategy: str, tensor: Facts) -> float | None:
         return None
     if tensor.as_readout is not None:
         return order_one(tensor)
-    group = "head" if tensor.role == Role.READOUT else tensor.group
+    if tensor.role == Role.READOUT:
+        group = "head"
+    else:
+        group = tensor.group
     return group_std(strategy, group, tensor.fan_in) / tensor.constant
 
 

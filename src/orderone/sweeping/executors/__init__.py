@@ -35,8 +35,13 @@ class Executor(Protocol):
     ) -> Iterator[Outcome]: ...
 
 
-def read_executor(name: Name, workers: Count | None, address: Name | None, device: str) -> Executor:
-    name = one_of(name, NAMES, "executor")
+def read_executor(
+    name: Name | None, workers: Count | None, address: Name | None, device: str
+) -> Executor | None:
+    """Return the executor; None if the sweep chooses it."""
+    if name is None and workers is None and address is None:
+        return None
+    name = one_of("here" if name is None else name, NAMES, "executor")
     if address is not None and name != "ray":
         raise InputError(
             f'address: only executor="ray" has an address; got executor={name!r}',

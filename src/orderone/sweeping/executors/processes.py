@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from typing import Protocol, runtime_checkable
 
 from orderone.core.errors import InputError
 from orderone.sweeping.engine import Engine
@@ -27,9 +28,27 @@ GRACE = 30.0  # seconds for workers to save their state
 _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
+@runtime_checkable
+class Process(Protocol):
+    """Methods of a `subprocess.Popen` that a pool uses."""
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+# Start a process that gets the first end of a pipe. The other arguments: ends that only this
+# process must hold (that pipe's and those of other workers), and the number of workers before it.
+Start = Callable[[Connection, Sequence[Connection], int], Process]
+
+
 @dataclass
 class _Worker:
-    process: "subprocess.Popen[bytes]"
+    process: Process
     pipe: Connection
     unit: dict[str, Trial] = field(default_factory=dict)  # trials without an outcome
     tries: int = 0
@@ -43,32 +62,59 @@ class Processes:
     def run(
         self, engine: Engine, units: Sequence[Sequence[Trial]], report: Report
     ) -> Iterator[Outcome]:
-        queue: deque[tuple[list[Trial], int]] = deque()
-        for unit in units:
-            queue.append((list(unit), 1))
-        pool = _Pool(self, wrapped(engine), queue, report)
+        parcel = wrapped(engine)
+
+        def start(theirs: Connection, ours: Sequence[Connection], number: int) -> Process:
+            process = _program(theirs)
+            with suppress(*_GONE):
+                ours[-1].send(self.setup(number))
+                ours[-1].send_bytes(parcel)
+            return process
+
+        pool = Pool(units, start, report)
         try:
             yield from pool.work(min(self.workers, len(units)))
         finally:
             pool.close()
 
+    def setup(self, number: int) -> dict[str, object]:
+        """Return what the worker with this number needs before the job."""
+        import torch
 
-class _Pool:
+        threads = max(1, torch.get_num_threads() // self.workers)
+        return {
+            "path": sys.path,
+            "threads": threads,
+            "device": self.device_of(number),
+            "processes": self.workers,
+        }
+
+    def device_of(self, number: int) -> str:
+        """Return the device of a worker; workers are distributed over the GPUs."""
+        import torch
+
+        if self.device != "cuda":
+            return self.device
+        return f"cuda:{number % torch.cuda.device_count()}"
+
+
+def _program(pipe: Connection) -> "subprocess.Popen[bytes]":
+    """Start the program of a worker."""
+    command = [sys.executable, "-m", "orderone.sweeping.executors.worker", str(pipe.fileno())]
+    return subprocess.Popen(command, pass_fds=[pipe.fileno()], stdin=subprocess.DEVNULL)
+
+
+class Pool:
     """Workers of one run, and the units that are left to do."""
 
-    def __init__(
-        self,
-        settings: Processes,
-        parcel: bytes,
-        queue: "deque[tuple[list[Trial], int]]",
-        report: Report,
-    ):
-        self.settings = settings
-        self.parcel = parcel
-        self.queue = queue
+    def __init__(self, units: Sequence[Sequence[Trial]], start: Start, report: Report):
+        self.queue: deque[tuple[list[Trial], int]] = deque()
+        for unit in units:
+            self.queue.append((list(unit), 1))
+        self.start_process = start
         self.report = report
         self.workers: list[_Worker] = []
-        self.started = 0
+        self.started: int = 0
 
     def work(self, number: int) -> Iterator[Outcome]:
         for _ in range(number):
@@ -111,30 +157,14 @@ class _Pool:
             yield from self.retry(worker, stopping)
 
     def start(self) -> None:
-        import torch
-
         ours, theirs = Pipe()
-        command = [sys.executable, "-m", "orderone.sweeping.executors.worker", str(theirs.fileno())]
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        held = [worker.pipe for worker in self.workers] + [ours]
+        process = self.start_process(theirs, held, self.started)
         theirs.close()
         worker = _Worker(process, ours)
         self.workers.append(worker)
-        threads = max(1, torch.get_num_threads() // self.settings.workers)
-        with suppress(*_GONE):
-            ours.send(
-                {"path": sys.path, "threads": threads, "device": self.device_of(self.started)}
-            )
-            ours.send_bytes(self.parcel)
         self.started += 1
         self.give(worker)
-
-    def device_of(self, number: int) -> str:
-        """Return the device of a worker; workers are distributed over the GPUs."""
-        import torch
-
-        if self.settings.device != "cuda":
-            return self.settings.device
-        return f"cuda:{number % torch.cuda.device_count()}"
 
     def give(self, worker: _Worker) -> None:
         unit: list[Trial] = []
@@ -171,7 +201,7 @@ class _Pool:
         for worker in self.workers:
             worker.process.terminate()
             try:
-                worker.process.wait(timeout=5)
+                worker.process.wait(timeout=5.0)
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()

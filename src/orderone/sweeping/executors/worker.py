@@ -5,6 +5,7 @@ fork and not a second run of the user's script: scripts need no `if __name__ == 
 """
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,29 +18,39 @@ if TYPE_CHECKING:
 
 
 def main(descriptor: int) -> None:
+    # Ctrl-C in a terminal reaches all processes of the sweep; the sweep itself ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe = Connection(descriptor)
     try:
-        _serve(pipe, pipe.recv())
+        _load_and_serve(pipe, pipe.recv())
     except (EOFError, BrokenPipeError, ConnectionResetError):  # the sweep has ended
         os._exit(1)
 
 
-def _serve(pipe: Connection, setup: Mapping[str, Any]) -> None:
+def _load_and_serve(pipe: Connection, setup: Mapping[str, Any]) -> None:
     sys.path[:] = setup["path"]
     import torch
 
     from orderone.sweeping.executors.parcel import unwrapped
-    from orderone.training import interrupts
-    from orderone.training.stacked.errors import NotStackable
 
     torch.set_num_threads(setup["threads"])
     try:
         engine = unwrapped(pipe.recv_bytes())
-        engine = replace(engine, job=replace(engine.job, device=setup["device"]))
+        job = replace(engine.job, device=setup["device"], processes=setup["processes"])
+        engine = replace(engine, job=job)
     except Exception as error:  # the module of `build` may be missing here, or raise anything
         pipe.send(("broken", f"{type(error).__name__}: {error}"))
         return
+    serve(pipe, engine)
+
+
+def serve(pipe: Connection, engine: "Engine") -> None:
+    """Train units from the pipe until None comes; send their outcomes."""
+    from orderone.training import interrupts
+    from orderone.training.stacked.errors import NotStackable
+
     with interrupts.deferred():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         while not interrupts.pending() and (unit := pipe.recv()) is not None:
             try:
                 _train(pipe, engine, unit)

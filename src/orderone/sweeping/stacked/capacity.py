@@ -23,13 +23,15 @@ def capacity(
     wanted: int,
     one_step: Callable[[], int],
     upper_bounds: Sequence[Callable[[], int]] = (),
+    processes: int = 1,
 ) -> int:
     """Return the number of members, at most `wanted`.
 
     It is estimated from the memory of one step of one member. `one_step` trains a single member for
     a step and returns the bytes of its state: a CUDA graph needs them a second time, and on a CPU
     gradients need no more. On a CPU, the step is made only if none of `upper_bounds`, bytes that a
-    member does not exceed, the cheapest to compute first, says that memory suffices.
+    member does not exceed, the cheapest to compute first, says that memory suffices. So many
+    `processes` share the main memory.
     """
     most = fastest(device, wanted)
     if most == 1:
@@ -38,6 +40,8 @@ def capacity(
         each, free = _on_gpu(device, one_step)
     else:
         free = free_memory() if device.type == "cpu" else None
+        if free is not None:
+            free //= processes
         if free is None or any(most * bound() <= USABLE * free for bound in upper_bounds):
             return most
         each = _on_cpu(one_step)

@@ -201,4 +201,4 @@ def _capacity(job: Job, trials: Sequence[Trial]) -> int:
         return capacity(device, len(trials), one_step)
     with preserved():
         bounds = (lambda: bound_of(SMALL_BATCH), bound_of_batch)  # the first reads no batch
-        return capacity(device, len(trials), one_step, bounds)
+        return capacity(device, len(trials), one_step, bounds, job.processes)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from orderone.seeding import preserved, seeded, set_seed
+from orderone.sweeping.example_loss import changed_example_loss
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report, capture_pays
 from orderone.sweeping.stacked.feed import stacked_batches
@@ -36,9 +37,15 @@ from orderone.training.outcome import Outcome, make_outcome, recent_loss
 from orderone.training.settings import Settings
 from orderone.training.source import Batch, Source, moved
 from orderone.training.stacked.alike import has_user_code
-from orderone.training.stacked.compiled_step import CompiledStep, FixedStep
+from orderone.training.stacked.compiled_step import (
+    WORTH_TRACING,
+    CompiledStep,
+    FixedStep,
+    TracedPassesStep,
+)
 from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.graph import CapturedStep
+from orderone.training.stacked.plain_code import is_plain
 from orderone.training.stacked.stack import Stack
 from orderone.training.step import Step
 
@@ -96,8 +103,11 @@ class StackedTraining:
         self.alone: tuple[Trial, Step] | None = None  # a member that has taken these steps alone
         self.accept: Callable[[FirstSteps], None] | None = None
         self.captured: FixedStep | None = None
-        self.capture: bool = capture_pays(job) or bool(job.compile)
+        self.capture: bool = capture_pays(job) or bool(job.compile) or self._tracing_pays()
         self.not_captured: str | None = None  # why not
+        # Models set attributes in their first pass, such as the kind of a loss: a step comes first.
+        self.ready_to_capture: bool = False
+        self.shared: str | None = None  # what shows that trials share state
         self.check: ProgramCheck | None = None  # of the captured step
 
     def run(self, report: Report | None) -> Iterator[Outcome]:
@@ -115,6 +125,7 @@ class StackedTraining:
                 yield from self._train_block()
                 yield from self._report(report)
                 self._evaluate_if_due()
+                self._check_shared_state()
                 stop = interrupts.pending()
                 late = time.monotonic() - saved >= self.settings.checkpoint_seconds
                 # a resume repeats updates between two checkpoints: the second comes soon
@@ -132,6 +143,7 @@ class StackedTraining:
         self.stack = make_stack(self.job, [self.job.member(trial) for trial in self.slots])
         set_seed(self.slots[0].seed)
         self.stack.seed([trial.seed for trial in self.slots])
+        self.ready_to_capture = False
         self.done = 0
         for trial in self.slots:
             self.losses[trial.key] = []
@@ -208,8 +220,13 @@ class StackedTraining:
         return self._usual_step(batches, factor)
 
     def _usual_step(self, batches: Sequence[Batch], factor: float) -> torch.Tensor:
+        if not self.ready_to_capture:
+            self.ready_to_capture = True
+            return self.stack.step(*batches, factor=factor)
         if self.capture and self.captured is None:
             try:
+                if not self._can_be_fixed():
+                    raise NotCapturable("nothing says that every step makes the same operations")
                 self.captured = self._fixed_step(batches)
             except NotCapturable as error:
                 self.capture = False
@@ -236,6 +253,7 @@ class StackedTraining:
         self, first: FirstSteps, batches: Sequence[Batch], factor: float
     ) -> torch.Tensor:
         losses = first.step(self.done, batches, factor)
+        self.ready_to_capture = True
         if self.done + 1 == first.steps:
             self.proof = first.proof()
             if self.accept is not None:
@@ -291,13 +309,37 @@ class StackedTraining:
     def _fixed_step(self, batches: Sequence[Batch]) -> FixedStep:
         if capture_pays(self.job):
             return CapturedStep(self.stack, *batches, steps=self._steps_to_compile())
-        return CompiledStep(self.stack, *batches)
+        if self.job.compile:
+            return CompiledStep(self.stack, *batches)
+        return TracedPassesStep(self.stack, *batches)
+
+    def _tracing_pays(self) -> bool:
+        """Return whether the training on a CPU is long enough to trace its passes."""
+        steps = (self.settings.steps - self.formed) * self.settings.accumulate
+        on_cpu = self.device.type == "cpu" and self.job.compile is None
+        return on_cpu and steps >= WORTH_TRACING
+
+    def _can_be_fixed(self) -> bool:
+        """Return whether a step may be fixed; nobody asked for traced passes on a CPU.
+
+        They need a proof and plain code, and draw no random numbers.
+        """
+        if capture_pays(self.job) or self.job.compile:
+            return True
+        if not self.proof.how or self.proof.draws or not self._tracing_pays():
+            return False
+        return is_plain(self.stack.program.model, self.stack.program.loss)
 
     def _steps_to_compile(self) -> int:
         """Return the number of steps that a compilation would serve; 0 if it is not wanted."""
         if self.job.compile is not None:
             return 0
         return (self.settings.steps - self.formed) * self.settings.accumulate
+
+    def _check_shared_state(self) -> None:
+        """Notice at the end whether anything acts now that all trials of a process share."""
+        if self.done == self.settings.steps and self.running:
+            self.shared = changed_example_loss(self.job, self.first.program)
 
     def _append(self, trial: Trial, losses: np.ndarray) -> bool:
         """Add losses up to the first that is not finite; return whether all are finite."""
@@ -387,6 +429,8 @@ class StackedTraining:
             "compiled": self.captured is not None and self.captured.compiled,
             "verified": self.proof.fact(),
         }
+        if self.shared is not None:
+            facts["shared state"] = self.shared
         facts |= self._compile_facts()
         if self.stack.scale is not None:
             facts["skipped updates"] = int(self.stack.scale.skipped[self.slots.index(trial)])

@@ -61,9 +61,15 @@ def from_callable(
     inside narrower ones, or where f or its slope jumps, in addition to those that are detected.
     """
     value = readable(f, "activation")
-    known_kinks = tuple(map(float, finite(kinks, "kinks"))) if np.size(kinks) else ()
+    if np.size(kinks):
+        known_kinks = tuple(map(float, finite(kinks, "kinks")))
+    else:
+        known_kinks = ()
     narrow = narrow_features(value, known_kinks)
-    pieces = None if narrow is None else _pieces(value, FARTHEST, known_kinks + narrow)
+    if narrow is None:
+        pieces = None
+    else:
+        pieces = _pieces(value, FARTHEST, known_kinks + narrow)
     if pieces is None:
         raise InputError(
             f"activation: expected a function that is smooth between kinks, but {f!r} varies too"
@@ -190,7 +196,10 @@ def _unresolved(f: Values, pieces: Piecewise, singular_tips: tuple[Tip, ...]) ->
         if tip.is_power:
             errors.pop(tip.at, None)  # its error is small: the power is extrapolated
         else:
-            slope_error = abs(tip.mass) if _is_slope(f) else 0.0
+            if _is_slope(f):
+                slope_error = abs(tip.mass)
+            else:
+                slope_error = 0.0
             errors[tip.at] = errors.get(tip.at, 0.0) + tip.error + slope_error
     return errors
 

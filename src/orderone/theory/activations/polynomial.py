@@ -92,7 +92,10 @@ def _unit_series(phi: Values, q: Array) -> Array:
     """
     coefficients = _coefficients(phi)
     present = coefficients != 0
-    powers = np.flatnonzero(present) if present.any() else np.zeros(1, int)
+    if present.any():
+        powers = np.flatnonzero(present)
+    else:
+        powers = np.zeros(1, int)
     root = np.sqrt(np.maximum(q, SMALLEST))
     n = np.arange(len(coefficients)) - np.where(root > 1, powers[-1], powers[0])[..., None]
     terms = np.where(present, root[..., None] ** np.where(present, n, 0), 0.0)

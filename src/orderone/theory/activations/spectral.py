@@ -82,7 +82,10 @@ class Spectral(Activation):
         q1, ratio1, steepness1, root_slope_rest1, root_rest1, *a1 = one
         q2, ratio2, steepness2, root_slope_rest2, root_rest2, *a2 = other
         gap = xp.clip(gap, 0.0, 2.0)
-        rest = root_rest1 * root_rest2 if one is other else None
+        if one is other:
+            rest = root_rest1 * root_rest2
+        else:
+            rest = None
         new, slope = polynomial(a1, a2, gap, self.parity, rest, xp)
         if not bool(xp.any(root_slope_rest1 > 0)) and not bool(xp.any(root_slope_rest2 > 0)):
             return new, slope

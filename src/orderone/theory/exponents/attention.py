@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, TypeAlias
 
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, instance
 from orderone.core.exact import HALF, ZERO, count, exact, power
-from orderone.core.inputs import Count, Exact, UserInput
+from orderone.core.inputs import Count, Exact, Flag, UserInput
 from orderone.core.roles import Role
 from orderone.theory.exponents.parameterization import Exponents, Rule, read_rule
 from orderone.theory.exponents.sizes import rms
@@ -44,10 +44,11 @@ class Attention:
     growth: Fraction
     qk_norm: bool
 
-    def __init__(self, power: Exact = HALF, growth: Exact = 1, qk_norm: bool = False):
+    def __init__(self, power: Exact = HALF, growth: Exact = 1, qk_norm: Flag = False):
         object.__setattr__(self, "power", exact(power, "power"))
         object.__setattr__(self, "growth", exact(growth, "growth"))
-        object.__setattr__(self, "qk_norm", qk_norm)
+        checked = instance(qk_norm, bool, "qk_norm", "pass True or False")
+        object.__setattr__(self, "qk_norm", checked)
         if not 0 <= self.growth <= 1:
             raise InputError(
                 "growth: expected 0 to 1, because a head cannot shrink or grow faster than the"
@@ -62,13 +63,14 @@ class Attention:
         *,
         optimizer: LawInput = "adam",
         depth: Count = 3,
-        norm: bool = False,
+        norm: Flag = False,
     ) -> Exponents:
         """Return the exponents of q, k and the scores s, and of their changes at the rates p.c.
 
         `o` is the output of a head, a mean over values v = W_v h, and `o_final` the sum over heads
         of W_o o, both at initialization.
         """
+        norm = instance(norm, bool, "norm", "pass True or False")
         align = read_alignment(alignment)
         size = self._size(read_rule(p))
         sizes = rms(

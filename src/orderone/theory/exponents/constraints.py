@@ -39,7 +39,10 @@ def read_constraints(
 
     Raise an InputError if they contradict each other.
     """
-    items = (constraints,) if isinstance(constraints, (str, Mapping)) else constraints
+    if isinstance(constraints, (str, Mapping)):
+        items = (constraints,)
+    else:
+        items = constraints
     if not isinstance(items, Iterable):
         raise InputError(
             "constraints: expected strings or a mapping from role to c, got"
@@ -111,8 +114,14 @@ def _sum(side: str, text: str, roles: tuple[str, ...]) -> dict[str, Fraction]:
             raise InputError(
                 f"constraint: cannot read {rest!r} in {text!r}; {EXAMPLE}", argument="constraint"
             )
-        name = f"c_{one_of(role, roles, 'role in the constraint')}" if role else ""
-        number = exact(term["number"], "constraint") if term["number"] else ONE
+        if role:
+            name = f"c_{one_of(role, roles, 'role in the constraint')}"
+        else:
+            name = ""
+        if term["number"]:
+            number = exact(term["number"], "constraint")
+        else:
+            number = ONE
         if term["sign"] == "-":
             number = -number
         total[name] = total.get(name, ZERO) + number

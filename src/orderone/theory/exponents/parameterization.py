@@ -116,7 +116,10 @@ def read_rule(rule: Rule) -> Parameterization:
     """Return `rule`, or raise an InputError that says how to make one."""
     if isinstance(rule, Parameterization):
         return rule
-    name = f"'{rule}'" if isinstance(rule, str) else "'mup'"
+    if isinstance(rule, str):
+        name = f"'{rule}'"
+    else:
+        name = "'mup'"
     raise InputError(
         f"rule: expected a Parameterization, got {rule!r}; write rules.get({name}) or"
         " rules.custom(...)",

@@ -51,7 +51,10 @@ class Judged:
 
     def __str__(self) -> str:
         if self.holds:
-            slack = "" if self.margin == 0 else f", with {self.margin} to spare"
+            if self.margin == 0:
+                slack = ""
+            else:
+                slack = f", with {self.margin} to spare"
             return f"holds  {self.condition}{slack}"
         if self.condition.code == "(tied)":
             return f"FAILS  {self.condition}: they differ by {power(abs(self.margin))}"

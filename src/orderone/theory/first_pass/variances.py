@@ -26,14 +26,13 @@ import numpy as np
 
 from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import count
-from orderone.core.inputs import ArrayLike, Count, Name, Number, UserInput
+from orderone.core.inputs import ArrayLike, Count, Flag, Name, Number, UserInput
 from orderone.core.real_arrays import reals
 from orderone.core.reals import real
 from orderone.theory.first_pass.logit_gradient import LogitGradient, logit_gradient
 
 INITS = ("fan-in", "fan-out", "glorot")
 Widths: TypeAlias = Annotated[Sequence[int], UserInput]
-Flag: TypeAlias = Annotated[bool, UserInput]
 Variances: TypeAlias = Annotated[Sequence[float], UserInput]
 
 

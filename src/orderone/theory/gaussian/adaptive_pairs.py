@@ -135,7 +135,9 @@ def _size(f: Values, root: float, kinks: np.ndarray) -> float:
     """Return the root of E f^2, or 0 if it is infinite: the scale of averages that vanish."""
     with np.errstate(all="ignore"):
         square = expect_at(lambda x: f(x) ** 2, root, kinks)[0]
-    return float(np.sqrt(square)) if np.isfinite(square) else 0.0
+    if np.isfinite(square):
+        return float(np.sqrt(square))
+    return 0.0
 
 
 def _refined(

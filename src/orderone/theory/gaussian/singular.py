@@ -130,7 +130,10 @@ def _side(f: Values, at: float, width: float) -> _Side:
 
 def _closest(at: float, width: float) -> float:
     """Return the smallest distance from `at` at which f is taken, with the sign of `width`."""
-    distance = CLOSEST * np.spacing(abs(at)) if at else CLOSER * abs(width)
+    if at:
+        distance = CLOSEST * np.spacing(abs(at))
+    else:
+        distance = CLOSER * abs(width)
     return float(np.copysign(distance, width))
 
 

@@ -76,7 +76,10 @@ class Kernel:
 
     def __repr__(self) -> str:
         points = self.gap.shape[0]
-        tokens = "" if self.tokens is None else f" of {self.tokens} tokens"
+        if self.tokens is None:
+            tokens = ""
+        else:
+            tokens = f" of {self.tokens} tokens"
         inputs = points // (self.tokens or 1)
         return f"Kernel({inputs} inputs{tokens}, {self.gap.dtype})"
 

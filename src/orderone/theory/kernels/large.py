@@ -80,7 +80,10 @@ def tiles(net: LayerInput, X: ArrayLike, kernel: Name = "nngp") -> Tile:
     """
     kernel = one_of(kernel, KERNELS, "kernel")
     pairs = _Pairwise(net, X)
-    diagonal = pairs.points.variance if kernel == "nngp" else pairs.points.ntk
+    if kernel == "nngp":
+        diagonal = pairs.points.variance
+    else:
+        diagonal = pairs.points.ntk
 
     @np.errstate(all="ignore")
     def tile(rows: slice, columns: slice) -> np.ndarray:
@@ -93,7 +96,10 @@ def tiles(net: LayerInput, X: ArrayLike, kernel: Name = "nngp") -> Tile:
         for top in range(first, last, step):
             some = slice(top, min(last, top + step))
             values = pairs.of(Strip(some, slice(left, right)))
-            part = values.nngp() if kernel == "nngp" else values.ntk()
+            if kernel == "nngp":
+                part = values.nngp()
+            else:
+                part = values.ntk()
             result[top - first : some.stop - first] = part
         same = np.arange(max(first, left), min(last, right))
         result[same - first, same - left] = diagonal[same]

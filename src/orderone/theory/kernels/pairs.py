@@ -81,7 +81,10 @@ def through(kernel: Kernel, steps: Sequence[Step], points: Points) -> Kernel:
     xp = array_namespace(kernel.gap)
     gap = xp.empty_like(kernel.gap)
     tangent = xp.empty_like(kernel.tangent)
-    strip_bytes = CPU_BYTES if str(device(gap)) == "cpu" else GPU_BYTES
+    if str(device(gap)) == "cpu":
+        strip_bytes = CPU_BYTES
+    else:
+        strip_bytes = GPU_BYTES
     for strip in strips(gap.shape[0], strip_bytes // gap.dtype.itemsize):
         pairs = Pairs(strip.read(kernel.gap), strip.read(kernel.tangent))
         for step in steps:

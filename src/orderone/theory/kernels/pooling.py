@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from array_api_compat import array_namespace, device
 
-from orderone.core.errors import InputError
-from orderone.core.inputs import Array
+from orderone.core.errors import InputError, instance
+from orderone.core.inputs import Array, Flag
 from orderone.theory.kernels.kernel import Kernel
 from orderone.theory.kernels.layer import Layer
 from orderone.theory.kernels.matrices import from_matrices
@@ -53,13 +53,14 @@ class LocalAveragePool(Layer):
         window: SpaceInput,
         stride: SpaceInput | None = None,
         padding: SpaceInput = 0,
-        count_pad: bool = True,
+        count_pad: Flag = True,
     ) -> None:
         object.__setattr__(self, "window", per_axis(window, "window", 1))
         chosen = window if stride is None else stride
         object.__setattr__(self, "stride", per_axis(chosen, "stride", 1))
         object.__setattr__(self, "padding", per_axis(padding, "padding", 0))
-        object.__setattr__(self, "count_pad", bool(count_pad))
+        checked = instance(count_pad, bool, "count_pad", "pass True or False")
+        object.__setattr__(self, "count_pad", checked)
 
     def apply(self, kernel: Kernel) -> Kernel:
         check_tokens(kernel, self)

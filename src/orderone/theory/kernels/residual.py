@@ -38,7 +38,10 @@ class Residual(Pointwise):
         object.__setattr__(self, "branch", Sequential(*branch))
         object.__setattr__(self, "scale", real(scale, "scale"))
         if not is_independent(self.branch):
-            ending = self.branch.layers[-1] if self.branch.layers else "no layer"
+            if self.branch.layers:
+                ending = self.branch.layers[-1]
+            else:
+                ending = "no layer"
             raise InputError(
                 "Residual: expected a branch that ends with a Dense layer, got one that ends with"
                 f" {ending}, so that branch and skip connection would be correlated; add"

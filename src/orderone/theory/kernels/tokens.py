@@ -14,7 +14,7 @@ S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initializati
 """
 
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -22,14 +22,13 @@ from array_api_compat import array_namespace
 from orderone.core.arrays import as_numpy, like
 from orderone.core.errors import InputError
 from orderone.core.exact import count
-from orderone.core.inputs import ArrayLike, Count, UserInput
+from orderone.core.inputs import ArrayLike, Count, Flag
 from orderone.theory.kernels.kernel import Kernel
 from orderone.theory.kernels.layer import Layer
 from orderone.theory.kernels.matrices import from_matrices
 from orderone.theory.kernels.pooling import check_tokens
 from orderone.theory.kernels.validation import check_semidefinite, floating, square
 
-Flag: TypeAlias = Annotated[bool, UserInput]
 Rows: TypeAlias = tuple[tuple[float, ...], ...]
 
 

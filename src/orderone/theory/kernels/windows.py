@@ -18,7 +18,10 @@ MODES = ("zeros", "circular", "reflect", "replicate")
 
 def per_axis(value: object, name: str, least: int) -> tuple[int, ...]:
     """Return whole numbers, one per axis of space, or one for all."""
-    values = value if isinstance(value, tuple | list) else (value,)
+    if isinstance(value, tuple | list):
+        values = value
+    else:
+        values = (value,)
     return tuple(count(number, name, least=least) for number in values)
 
 

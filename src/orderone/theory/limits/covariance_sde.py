@@ -16,9 +16,9 @@ import array_api_compat
 import numpy as np
 
 from orderone.core.covariances import bounded, covariance
-from orderone.core.errors import InputError, one_of
+from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import count
-from orderone.core.inputs import Array, ArrayLike, Count, Name, Number
+from orderone.core.inputs import Array, ArrayLike, Count, Flag, Name, Number
 from orderone.core.normals import Normals
 from orderone.core.reals import steps
 from orderone.theory.limits.drift import Drift, ReLUDrift, SmoothDrift, diagonal
@@ -83,7 +83,7 @@ class CovarianceSDE:
         dt: Number = 1e-2,
         seed: Count = 0,
         scheme: Name = "geometric",
-        antithetic: bool = False,
+        antithetic: Flag = False,
     ) -> Array:
         """Return covariances at time T, (paths, m, m), of the library, dtype and device of V0.
 
@@ -103,13 +103,14 @@ class CovarianceSDE:
         dt: Number = 1e-2,
         seed: Count = 0,
         scheme: Name = "geometric",
-        antithetic: bool = False,
+        antithetic: Flag = False,
     ) -> Paths:
         """Return the result of `sample` with the numbers of projected steps and stopped paths."""
         start, xp = covariance(V0, batch=True)
         number, h = steps(T, dt)
         paths = _number_of_paths(paths, start)
         seed = count(seed, "seed", least=0)
+        antithetic = instance(antithetic, bool, "antithetic", "pass True or False")
         integrator = SCHEMES[one_of(scheme, SCHEMES, "scheme")]
         V = xp.empty(
             (paths, *start.shape[-2:]), dtype=start.dtype, device=array_api_compat.device(start)
@@ -221,6 +222,9 @@ def _number_of_paths(paths: Count | None, start: Array) -> int:
 def _block(start: Array) -> int:
     """Return the number of paths that are computed together."""
     on_host = str(array_api_compat.device(start)) == "cpu"
-    numbers = AT_ONCE_ON_CPU if on_host else AT_ONCE_ELSEWHERE
+    if on_host:
+        numbers = AT_ONCE_ON_CPU
+    else:
+        numbers = AT_ONCE_ELSEWHERE
     pairs = numbers // int(np.prod(start.shape[-2:])) // 2
     return 2 * max(32, pairs)

@@ -111,7 +111,10 @@ def depth_law(
     kind, function = _activation(activation, d, phi, a)
     if kind not in ACTIVATIONS or (beta is not None and kind != "relu"):
         return _sampled_law(function, kind, beta, n, d, rho)
-    growth = 0.0 if beta is None else d * log1p(beta**2 / 2)
+    if beta is None:
+        growth = 0.0
+    else:
+        growth = d * log1p(beta**2 / 2)
     law = None
     caveat = ""
     if is_small(n, d) and can_be_sampled(n, d) and growth < LARGEST_LOG_V:
@@ -124,7 +127,10 @@ def depth_law(
 
 def _activation(activation: Name, d: int, phi: PhiInput, a: Number) -> tuple[str, Activation]:
     """Return the name of an activation, and its function at this depth."""
-    name = activation.lower() if isinstance(activation, str) else ""
+    if isinstance(activation, str):
+        name = activation.lower()
+    else:
+        name = ""
     if name in ("shaped-smooth", "shaped"):
         shaped = ShapedSmooth(phi, a)
         shaped.check_start()

@@ -113,7 +113,9 @@ def _samples(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _on_host(values: ArrayLike) -> ArrayLike:
-    return numpy(values) if is_torch_array(values) else values
+    if is_torch_array(values):
+        return numpy(values)
+    return values
 
 
 # Functions of F - G at the points and of the lengths between them.

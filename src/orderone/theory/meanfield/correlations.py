@@ -59,7 +59,10 @@ class _Growth:
 
     def __call__(self, log_gap: np.ndarray, rows: np.ndarray) -> np.ndarray:
         gap = np.exp(log_gap)
-        at = self.at if len(rows) == len(self.A) else self.at.select(rows)
+        if len(rows) == len(self.A):
+            at = self.at
+        else:
+            at = self.at.select(rows)
         return self.A[rows] * (self.r[rows] + at.output_gap(gap)) / gap - 1
 
 

@@ -98,7 +98,10 @@ def edge_of_chaos(
 def _inverse_slope(phi: Activation, bias_var: np.ndarray) -> np.ndarray:
     """Return 1 / D at the critical length for each bias variance, inf where there is none."""
     if phi.homogeneous is not None:
-        inverse = 1 / phi.homogeneous if phi.homogeneous else np.inf
+        if phi.homogeneous:
+            inverse = 1 / phi.homogeneous
+        else:
+            inverse = np.inf
         return np.full(len(bias_var), inverse)
     rows, q = _critical_lengths(phi, bias_var)
     result = np.full(len(bias_var), np.inf)
@@ -113,7 +116,10 @@ def _inverse_slope(phi: Activation, bias_var: np.ndarray) -> np.ndarray:
 
 def _critical_lengths(phi: Activation, bias_var: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return all roots q of q - M / D = bias_var, and the row of the bias variance of each."""
-    grid = GRID if bias_var.max() < GRID[-1] / 1e3 else np.append(GRID, BEYOND[1:])
+    if bias_var.max() < GRID[-1] / 1e3:
+        grid = GRID
+    else:
+        grid = np.append(GRID, BEYOND[1:])
     noise = np.where((short_signals(phi) is not None) & (grid < SHORT), 0.0, NOISE * grid)
     grid = np.append(SMALLEST, grid)
     noise = np.append(0.0, noise)

@@ -6,8 +6,8 @@ A fixed point exists only under conditions (erratum S1.2): linear networks need 
 and ReLU networks weight_var < 2 keep; bounded activations always have one. q* is the fixed point to
 which a signal of length 1 tends: the next one above if its length grows at first, the next one
 below otherwise. Sign changes of q' - q are located on a grid of 36 decades, on which E phi^2 is
-computed once for each activation. If the length grows on all of the grid, a coarser grid continues
-to the largest doubles.
+computed once for each activation; `close_pairs` finds two of them between neighbours. If the length
+grows on all of the grid, a coarser grid continues to the largest doubles.
 
 Lengths never oscillate. sqrt(q) E phi(sqrt(q) z)^2 is an integral of phi(x)^2 exp(-x^2 / 2q) over
 x, which grows with q, so that d log q' / d log q >= -1/2. A cycle of period 2 would need a mean
@@ -22,6 +22,7 @@ import numpy as np
 
 from orderone.core.errors import InputError
 from orderone.theory.activations import Activation
+from orderone.theory.meanfield.close_pairs import moment_slopes, turning_points
 from orderone.theory.meanfield.roots import bracketed
 from orderone.theory.meanfield.short_signals import SHORT, short_signals
 
@@ -45,7 +46,10 @@ def fixed_length(phi: Activation, rate: np.ndarray, bias_var: np.ndarray) -> np.
     high = np.empty(len(rate))
     for i in range(0, len(rate), ROWS_AT_ONCE):
         some = slice(i, i + ROWS_AT_ONCE)
-        low[some], high[some] = _brackets(_excess(phi, rate[some], bias_var[some]), bias_var[some])
+        on_grid = _excess(phi, rate[some], bias_var[some])
+        brackets = _brackets(on_grid, bias_var[some])
+        turns = turning_points(phi, rate[some], bias_var[some], on_grid, GRID, _slopes(phi))
+        low[some], high[some] = _nearer(*brackets, on_grid, turns)
     endless = np.flatnonzero(np.isinf(high))
     if len(endless) and (_is_sublinear(phi) or bias_var.max() > GRID[-1] / 1e3):
         low[endless], high[endless] = _beyond(phi, rate[endless], bias_var[endless])
@@ -76,13 +80,19 @@ def all_fixed_lengths(phi: Activation, rate: float, bias_var: float) -> list[flo
         if 0 < q < np.inf:
             fixed_points.append(q)
         return fixed_points
-    sign = np.sign(_excess(phi, np.array([rate]), np.array([bias_var]))[0])
+    problem = (np.array([rate]), np.array([bias_var]))
+    excess = _excess(phi, *problem)
+    sign = np.sign(excess[0])
     at = np.flatnonzero(sign[:-1] * sign[1:] < 0)
     on = 1 + np.flatnonzero(sign[:-2] * sign[2:] < 0)
-    between = bracketed(lambda q, _: _excess_at(phi, rate, bias_var, q), GRID[at], GRID[at + 1])
+    turns = turning_points(phi, *problem, excess, GRID, _slopes(phi))[0]
+    pairs = np.flatnonzero(np.isfinite(turns))
+    low = np.concatenate([GRID[at], GRID[pairs], turns[pairs]])
+    high = np.concatenate([GRID[at + 1], turns[pairs], GRID[pairs + 1]])
+    between = bracketed(lambda q, _: _excess_at(phi, rate, bias_var, q), low, high)
     fixed_points.extend(map(float, between))
     fixed_points.extend(map(float, GRID[on[sign[on] == 0]]))
-    settled = float(fixed_length(phi, np.array([rate]), np.array([bias_var]))[0])
+    settled = float(fixed_length(phi, *problem)[0])
     if np.isfinite(settled) and not np.isclose(settled, fixed_points, rtol=1e-9, atol=0).any():
         fixed_points.append(settled)  # beyond the grid
     return sorted(fixed_points)
@@ -152,6 +162,28 @@ def _brackets(excess: np.ndarray, bias_var: np.ndarray) -> tuple[np.ndarray, np.
     return np.where(never, np.inf, low), np.where(never, np.inf, high)
 
 
+def _nearer(
+    low: np.ndarray, high: np.ndarray, excess: np.ndarray, turns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return brackets of the first of a close pair that is nearer to length 1, else (low, high)."""
+    cells = np.arange(turns.shape[1])
+    grows = excess[:, ONE] > 0
+    shrinks = excess[:, ONE] < 0
+    up = np.isfinite(turns) & (cells >= ONE) & (GRID[1:] <= low[:, None]) & grows[:, None]
+    down = np.isfinite(turns) & (cells < ONE) & (GRID[:-1] >= high[:, None]) & shrinks[:, None]
+    low = low.copy()
+    high = high.copy()
+    rows = np.flatnonzero(up.any(axis=1))
+    first = np.argmax(up[rows], axis=1)
+    low[rows] = GRID[first]
+    high[rows] = turns[rows, first]
+    rows = np.flatnonzero(down.any(axis=1))
+    last = turns.shape[1] - 1 - np.argmax(down[rows, ::-1], axis=1)
+    low[rows] = turns[rows, last]
+    high[rows] = GRID[last + 1]
+    return low, high
+
+
 def _beyond(
     phi: Activation, rate: np.ndarray, bias_var: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -198,6 +230,11 @@ def _grown(rate: np.ndarray, moments: np.ndarray, bias_var: np.ndarray) -> np.nd
 def _moments(phi: Activation) -> np.ndarray:
     with np.errstate(over="ignore"):
         return np.asarray(phi.second_moment(GRID))
+
+
+@lru_cache(maxsize=64)
+def _slopes(phi: Activation) -> np.ndarray:
+    return moment_slopes(phi, GRID)
 
 
 @lru_cache(maxsize=64)

@@ -57,7 +57,10 @@ def _read(
                 argument=name,
             )
         number = real(value, f"{name}[{group!r}]", least=0)
-        members = ATTENTION if group == "QKVU" else (group,)
+        if group == "QKVU":
+            members = ATTENTION
+        else:
+            members = (group,)
         for member in members:
             values[member] = number
     return values

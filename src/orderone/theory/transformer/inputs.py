@@ -6,7 +6,6 @@ from typing import Annotated, TypeAlias
 from orderone.core.inputs import Array, ArrayLike, UserInput
 from orderone.theory.activations import Activation
 
-Flag: TypeAlias = Annotated[bool, UserInput]
 ConstantsInput: TypeAlias = Annotated[Mapping[str, float] | None, UserInput]  # group -> number
 MaskInput: TypeAlias = Annotated[ArrayLike | None, UserInput]  # true where queries attend
 ActivationInput: TypeAlias = Annotated[str | Activation | Callable[[Array], Array], UserInput]

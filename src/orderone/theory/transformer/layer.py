@@ -19,7 +19,7 @@ from array_api_compat import array_namespace
 from orderone.core.arrays import as_numpy, like
 from orderone.core.errors import InputError, instance
 from orderone.core.exact import count
-from orderone.core.inputs import Count, Number
+from orderone.core.inputs import Count, Flag, Number
 from orderone.core.reals import real
 from orderone.theory.kernels.kernel import Kernel
 from orderone.theory.kernels.layer import Layer, LayerInput, read_layers
@@ -28,7 +28,7 @@ from orderone.theory.kernels.pooling import check_tokens
 from orderone.theory.kernels.residual import is_independent
 from orderone.theory.kernels.sequential import Sequential
 from orderone.theory.transformer.attention import SPREADS, attend
-from orderone.theory.transformer.inputs import Flag, MaskInput
+from orderone.theory.transformer.inputs import MaskInput
 from orderone.theory.transformer.positional import AttentionMap, Rotary
 from orderone.theory.transformer.sharpness import check_sharpness
 from orderone.theory.transformer.stream import ALL, Stream
@@ -147,7 +147,10 @@ class HeadsAttention(Layer):
         object.__setattr__(self, "causal", instance(causal, bool, "causal", "pass True or False"))
         object.__setattr__(self, "mask", rows)
         object.__setattr__(self, "rope", None if rope is None else real(rope, "rope", above=1))
-        size = None if channels is None else count(channels, "channels", least=2)
+        if channels is None:
+            size = None
+        else:
+            size = count(channels, "channels", least=2)
         object.__setattr__(self, "channels", size)
         object.__setattr__(self, "accuracy", real(accuracy, "accuracy", above=0, most=1))
         object.__setattr__(self, "seed", count(seed, "seed", least=0))

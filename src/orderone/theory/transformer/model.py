@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from orderone.core.errors import InputError, instance, one_of
 from orderone.core.exact import count
 from orderone.core.frozen import FrozenDict
-from orderone.core.inputs import Array, ArrayLike, Count, Name, Number
+from orderone.core.inputs import Array, ArrayLike, Count, Flag, Name, Number
 from orderone.core.reals import real
 from orderone.theory import activations
 from orderone.theory.transformer.few_heads import FewHeads, draw_heads
 from orderone.theory.transformer.groups import read_constants, read_rates, relative_rates
 from orderone.theory.transformer.heads import HEADS, POOLS
-from orderone.theory.transformer.inputs import ActivationInput, ConstantsInput, Flag, MaskInput
+from orderone.theory.transformer.inputs import ActivationInput, ConstantsInput, MaskInput
 from orderone.theory.transformer.passing import Memory, MemoryInput, embedded, run
 from orderone.theory.transformer.positional import AttentionMap, Rotary
 from orderone.theory.transformer.prediction import Prediction

@@ -135,7 +135,10 @@ def _sources(
             f" {keys.tokens.sequences}; encode one sequence for each sequence of the decoder",
             argument="memory",
         )
-    of_keys = None if memory.mask is None else np.asarray(memory.mask)
+    if memory.mask is None:
+        of_keys = None
+    else:
+        of_keys = np.asarray(memory.mask)
     return visible, keys, read_mask(of_keys, tokens, keys.tokens, causal=False)
 
 

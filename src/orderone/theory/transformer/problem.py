@@ -67,7 +67,10 @@ class Problem:
     @property
     def first_points(self) -> int:
         """Return the number of points to begin with, a power of two."""
-        fewest = FEWEST if self.queries is None else FEWEST_CONTROLLED
+        if self.queries is None:
+            fewest = FEWEST
+        else:
+            fewest = FEWEST_CONTROLLED
         numbers = self.views.visible.size * len(self.views.sequence)
         if numbers >= LIGHT:
             return fewest
@@ -85,7 +88,10 @@ class Problem:
         remaining = self.keys.position < keys.length
         part = np.ix_(remaining, remaining)
         F = self.F[part]
-        values = F if self.values is self.F else self.values[part]
+        if self.values is self.F:
+            values = F
+        else:
+            values = self.values[part]
         along = {}
         for name, (of_keys, of_values) in self.along.items():
             chosen = of_keys[part]

@@ -26,9 +26,9 @@ import numpy as np
 
 from orderone.core.errors import InputError, instance
 from orderone.core.exact import count
-from orderone.core.inputs import ArrayLike, Count, Number, UserInput
+from orderone.core.inputs import ArrayLike, Count, Flag, Number, UserInput
 from orderone.core.reals import real
-from orderone.theory.transformer.inputs import Flag, MaskInput
+from orderone.theory.transformer.inputs import MaskInput
 from orderone.theory.transformer.moments import softmax
 from orderone.theory.transformer.points import REPETITIONS, factor, mirrored, standard
 from orderone.theory.transformer.tokens import read
@@ -78,7 +78,10 @@ def score_moment(
     matrix, _ = read(F, name="F")
     tokens = _pairs(pairs, len(matrix))
     strength = real(C_Q, "C_Q", least=0) * real(C_K, "C_K", least=0)
-    size = None if head_size is None else count(head_size, "head_size")
+    if head_size is None:
+        size = None
+    else:
+        size = count(head_size, "head_size")
     if len(tokens) % 2:
         return 0.0
     m = len(tokens) // 2

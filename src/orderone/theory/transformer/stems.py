@@ -78,7 +78,10 @@ def embed(
         parts["class"] = _same_position(tokens) * (tokens.position == 0)
     parts["PE"] = _same_position(tokens)
     G = sum(weights.C[name] * part for name, part in parts.items())
-    theta = weights.direct(**parts) if weights.rates else {}
+    if weights.rates:
+        theta = weights.direct(**parts)
+    else:
+        theta = {}
     return Stream(np.asarray(G), theta, tokens)
 
 

@@ -109,9 +109,9 @@ def description(model: nn.Module) -> dict[str, str]:
         mode = "training" if module.training else "evaluation"
         texts[name or "the model"] = f"{kind} in {mode} mode"
         for key, value in user_attributes(module):
-            texts[f"{name}.{key}".lstrip(".")] = text_of(value, names)
+            texts[f"{name}.{key}".lstrip(".")] = _readable(value, names)
         for key, hook in hooks_of(module):
-            texts[f"{name}, {key}"] = text_of(hook, names)
+            texts[f"{name}, {key}"] = _readable(hook, names)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         texts[name] = f"{tuple(tensor.shape)}, {tensor.dtype}"
         if not tensor.requires_grad:
@@ -135,10 +135,7 @@ def attribute_texts(
     names = names or names_of_modules(model)
     for name, module in model.named_modules():
         for key, value in user_attributes(module):
-            try:
-                texts[name, key] = text_of(value, names, depth)
-            except Exception:  # objects of the user, and tensors of a pass that has ended
-                texts[name, key] = "unreadable"
+            texts[name, key] = _readable(value, names, depth)
     return texts
 
 
@@ -158,11 +155,16 @@ def hook_texts(
         hooks = enumerate(gradient_hooks(p))
         held += [(f"{name}, hook on its gradient {k}", hook) for k, hook in hooks]
     for place, hook in held:
-        try:
-            texts[place] = text_of(hook, names, depth)
-        except Exception:  # objects of the user, and tensors of a pass that has ended
-            texts[place] = "unreadable"
+        texts[place] = _readable(hook, names, depth)
     return texts
+
+
+def _readable(value: object, names: Mapping[int, str], depth: int = DEEPEST) -> str:
+    """Return a value as text; "unreadable" if that raises an error."""
+    try:
+        return text_of(value, names, depth)
+    except Exception:  # objects of the user, and tensors of a pass that has ended
+        return "unreadable"
 
 
 def has_user_code(model: nn.Module) -> bool:

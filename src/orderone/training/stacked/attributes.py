@@ -41,11 +41,11 @@ def changed_attributes(source: nn.Module, target: nn.Module) -> Attributes:
 
 
 def different_count(alone: nn.Module, stacked: nn.Module) -> str | None:
-    """Return the first whole number, flag or text that two models of one trial have otherwise.
+    """Return the first whole number, flag or text that differs between two models of one trial.
 
     They have made the same steps. A stack may run code of the model another number of times, such
-    as a block under torch.utils.checkpoint, or a hook on an activation. Numbers are looked for in
-    attributes and hooks, and in what these hold: variables of functions, items, slots.
+    as a block under torch.utils.checkpoint, or a hook on an activation. The search covers
+    attributes and hooks, and what these hold: variables of functions, items, slots.
     """
     others = dict(stacked.named_modules())
     for name, module in alone.named_modules():

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from orderone.training.stacked.capturing import is_recorded
+from orderone.training.stacked.capturing import is_known, is_recorded
 from orderone.training.stacked.errors import NotCapturable
 
 Question: TypeAlias = Callable[..., object]  # a function of torch that reads a value
@@ -50,7 +50,7 @@ def answer(question: Question, stacked: Tensor) -> Answer:
     """
     if stacked.numel() != len(stacked):
         return NO_ANSWER
-    if is_recorded():
+    if is_recorded() and not is_known(stacked):
         raise NotCapturable(
             "the forward pass makes a decision that depends on values; a graph would repeat the"
             " first decision"

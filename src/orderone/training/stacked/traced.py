@@ -10,10 +10,12 @@ The list gives what a CUDA graph needs, and more than a capture of the model its
   an attention mask that they would not need otherwise.
 
 A decision on values would be repeated for every batch. So values may be read only if they are the
-same in every pass: those of tensors that were made from nothing but numbers, such as positions.
+same in every pass: those of tensors that were made from nothing but numbers, such as positions, and
+comparisons of random numbers with a probability of 0 or 1.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -25,16 +27,16 @@ from orderone.torch_compat import (
     TorchDispatchMode,
     make_fx,
     operator_schema,
-    storage_id,
     tree_flatten,
     tree_leaves,
     tree_unflatten,
     untraced,
 )
-from orderone.training.stacked.capturing import tracing
+from orderone.training.stacked.capturing import known_by, tracing
 from orderone.training.stacked.compiling import compiled, lift_constants
 from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.groups import Batch
+from orderone.training.stacked.host_draws import UniformNumbers, memory, tensors_of
 
 Gradients: TypeAlias = dict[str, Tensor]
 Pass: TypeAlias = Callable[[Mapping[str, Tensor], Batch], tuple[Tensor, Gradients]]
@@ -71,7 +73,7 @@ class TracedPass:
             batch_leaves = list(leaves)
             for place, leaf in zip(places, inputs[len(names) :], strict=True):
                 batch_leaves[place] = leaf
-            with tracing(as_captured), ReadsOnlyKnownValues():
+            with reading_known_values(as_captured):
                 losses, gradients = run(own, tree_unflatten(batch_leaves, spec))
             self.gradient_names = list(gradients)
             return [losses, *gradients.values()]
@@ -95,6 +97,13 @@ class TracedPass:
         return [x.detach() for x in (*tensors.values(), *leaves, *self.constants)]
 
 
+@contextmanager
+def reading_known_values(as_captured: bool) -> Iterator[None]:
+    """Trace a pass within this context; it may read only values that every pass has."""
+    with tracing(as_captured), ReadsOnlyKnownValues() as values, known_by(values.__contains__):
+        yield
+
+
 def operations_of(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> GraphModule:
     """Return the operations that the function runs on these inputs; it worked just before."""
     try:
@@ -109,12 +118,17 @@ class ReadsOnlyKnownValues(TorchDispatchMode):
     """Mode that refuses to read values which can differ from pass to pass.
 
     Known are the values of tensors that were made from numbers, and of what was computed from such
-    tensors alone. It keeps these tensors, so that no other tensor gets their memory.
+    tensors alone; and of comparisons that have the same result for all random numbers. It keeps
+    these tensors, so that no other tensor gets their memory.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[int, Tensor] = {}  # by memory, which views share
+        self._uniform = UniformNumbers()
+
+    def __contains__(self, x: Tensor) -> bool:
+        return memory(x) in self._known
 
     def __torch_dispatch__(
         self,
@@ -124,8 +138,8 @@ class ReadsOnlyKnownValues(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> object:
         kwargs = kwargs or {}
-        tensors = _tensors((args, kwargs))
-        known = all(_memory(x) in self._known for x in tensors)
+        tensors = tensors_of((args, kwargs))
+        known = all(x in self for x in tensors)
         if _reads(func, tensors, kwargs):
             if not known:
                 raise NotCapturable(
@@ -140,20 +154,15 @@ class ReadsOnlyKnownValues(TorchDispatchMode):
             known = True  # a tensor from numbers in Python
         if torch.Tag.nondeterministic_seeded in func.tags:
             known = False
-        for x in (*_written(func, args, kwargs), *_tensors(result)):
+        if self._uniform.decide(func, args):
+            known = True
+        self._uniform.follow(func, args, kwargs, result)
+        for x in (*_written(func, args, kwargs), *tensors_of(result)):
             if known and x.numel() <= LARGEST:
-                self._known[_memory(x)] = x
+                self._known[memory(x)] = x
             else:
-                self._known.pop(_memory(x), None)
+                self._known.pop(memory(x), None)
         return result
-
-
-def _tensors(tree: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def _memory(x: Tensor) -> int:
-    return storage_id(x.untyped_storage())
 
 
 def _reads(func: OpOverload, tensors: Iterable[Tensor], kwargs: Mapping[str, Any]) -> bool:
@@ -177,5 +186,5 @@ def _written(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         if alias is None or not alias.is_write:
             continue
         value = args[place] if place < len(args) else kwargs.get(argument.name)
-        written += _tensors(value)
+        written += tensors_of(value)
     return written

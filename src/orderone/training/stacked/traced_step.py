@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from orderone.torch_compat import tree_flatten, tree_leaves, tree_unflatten
-from orderone.training.stacked.capturing import tracing
 from orderone.training.stacked.compiling import Operations, compiled, lift_constants
 from orderone.training.stacked.groups import Batch
 from orderone.training.stacked.stack import Stack
-from orderone.training.stacked.traced import ReadsOnlyKnownValues, operations_of
+from orderone.training.stacked.traced import operations_of, reading_known_values
 
 
 class TracedStep:
@@ -43,7 +42,7 @@ class TracedStep:
             batch_leaves = list(leaves)
             for place, leaf in zip(places, inputs[len(state) :], strict=True):
                 batch_leaves[place] = leaf
-            with tracing(as_captured), ReadsOnlyKnownValues():
+            with reading_known_values(as_captured):
                 return [stack.step(tree_unflatten(batch_leaves, spec))]
 
         with stack.optimizer.elementary_updates():

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from orderone.torch_compat import RNN_WEIGHT_LISTS
 from orderone.training.stacked.inner_state import LRU_CACHE, inner_state
+from orderone.training.tensor_content import content_of
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 OF_TORCH = frozenset(vars(nn.Module()))  # registries; their contents are compared instead
@@ -137,9 +138,7 @@ def _digest(values: Tensor | np.ndarray) -> str:
     if isinstance(values, Tensor):
         if values.is_meta:
             return f"{values.dtype}, on meta"
-        values = values.detach().cpu()
-        if values.dtype == torch.bfloat16:
-            values = values.float()
-        values = values.numpy()
-    content = np.ascontiguousarray(values).tobytes()
+        content = content_of(values)
+    else:
+        content = np.ascontiguousarray(values).tobytes()
     return f"{values.dtype} {hashlib.sha256(content).hexdigest()[:8]}"

@@ -86,7 +86,9 @@ def say_small_output_gradients(lines: Failed, context: Context) -> list[str]:
 
 def growing_branches(failed: Failed, context: Context) -> Failed:
     grown = select(failed, FORWARD)
-    return grown if context.in_depth and len(grown) == len(failed) else ()
+    if context.in_depth and len(grown) == len(failed):
+        return grown
+    return ()
 
 
 def say_growing_branches(lines: Failed, context: Context) -> list[str]:
