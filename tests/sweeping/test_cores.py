@@ -357,3 +357,49 @@ def _recorded(divide: Any, found: list[Any]) -> Any:
         return executor, units
 
     return recorded
+
+
+class Counting:
+    """Data and loss that count their calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def batch(self, step: int, seed: int) -> Any:
+        self.calls += 1
+        return batch(step, seed)
+
+    def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return torch.nn.functional.cross_entropy(output, target)
+
+
+BUILT: list[int] = []
+
+
+def remembered(width: int) -> torch.nn.Module:
+    BUILT.append(width)
+    return mlp(width)
+
+
+def changed_variables() -> dict[str, dict[str, Any]]:
+    steps: list[int] = []
+
+    def data(step: int, seed: int) -> Any:
+        steps.append(step)
+        return batch(step, seed)
+
+    return {
+        "a list that data appends to": {"data": data},
+        "a global list that build appends to": {"build": remembered},
+        "an attribute of the object that has the data": {"data": Counting().batch},
+        "an attribute of the object that has the loss": {"loss": Counting().loss},
+    }
+
+
+@pytest.mark.parametrize("case", changed_variables())
+def test_what_a_trial_changes_outside_is_changed_in_this_process(two_cores, case):
+    call = {"build": mlp, **CALL, **changed_variables()[case]}
+    build = call.pop("build")
+    found = sweep(build, SPACE, name="changes", **call)
+    assert processes_of(found) == 1

@@ -15,6 +15,7 @@ whether one process can use all cores, every place of an image counts as a row.
 
 import heapq
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -22,12 +23,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from orderone.seeding import preserved, seeded
+from orderone.sweeping.example_loss import compute_example_loss
 from orderone.sweeping.executors import default_workers
 from orderone.sweeping.executors.forked import shared_with_forks
-from orderone.sweeping.job import Job
+from orderone.sweeping.job import BASE_SEED, Job
 from orderone.sweeping.stacked.free_memory import free_memory
 from orderone.sweeping.trial import Trial
 from orderone.torch_compat import tree_leaves
+from orderone.training.code_state import global_texts
+from orderone.training.resume_check import changed
 
 LAUNCH = 30e-6  # seconds of an update for each tensor of the model, whatever its size
 SPEED = 5e10  # operations per second of one core
@@ -154,7 +159,27 @@ def choose(
     obstacle = shared_with_forks(store)
     if obstacle is not None:
         return Division(1, seconds, f"forked processes could disturb each other: {obstacle}")
+    changes = _changed_variable(job, trials[0])
+    if changes is not None:
+        return Division(1, seconds, f"a trial changes {changes}, and forks change copies of it")
     return Division(cores, seconds)
+
+
+def _changed_variable(job: Job, trial: Trial) -> str | None:
+    """Build and call a model once more; return a variable of the user's code that this changes.
+
+    It may be a list that collects what the user wants to read after the sweep.
+    """
+    with suppress(Exception), preserved():  # the code of the user may raise anything
+        with seeded(BASE_SEED):
+            model = job.built(trial.settings).model
+        code = [job.loss, job.build, *vars(job.data).values()]
+        before = global_texts(model, *code)
+        compute_example_loss(job, trial)
+        names = changed(before, global_texts(model, *code))
+        if names:
+            return names[0]
+    return None
 
 
 def work_of_all(

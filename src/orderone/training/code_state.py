@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -34,9 +34,12 @@ LONGEST = 1 << 10  # items of a container
 MOST = 200  # functions and classes that are read
 
 
-def global_texts(model: nn.Module, loss: object = None) -> dict[str, str]:
-    """Return the state that the code of a model and a loss can change, by name, as text."""
-    values = list(_Reader(model, loss).values())
+def global_texts(model: nn.Module, *code: object) -> dict[str, str]:
+    """Return the state that the code of a model can change, by name, as text.
+
+    `code` are other functions and callable objects of the user, such as the loss.
+    """
+    values = list(_Reader(model, *code).values())
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         for key, value in vars(tensor).items():
             if _can_change(value):
@@ -70,17 +73,30 @@ def fresh_caches(model: nn.Module, loss: object = None) -> Iterator[None]:
 class _Reader:
     """Follows code from function to function, and finds the global values that it names."""
 
-    def __init__(self, model: nn.Module, loss: object = None) -> None:
+    def __init__(self, model: nn.Module, *code: object) -> None:
         self.code: dict[int, FunctionType | type] = {}  # by identity
+        self.objects: list[object] = []  # of the user, whose attributes their code can change
         for module in model.modules():
             self.add(type(module))
             for _, value in user_attributes(module):
                 if isinstance(value, (FunctionType, MethodType)):
                     self.add(value)
-        if isinstance(loss, (FunctionType, MethodType)):
-            self.add(loss)
-        elif loss is not None:
-            self.add(type(loss))
+        for thing in code:
+            self.add_code(thing)
+
+    def add_code(self, thing: object) -> None:
+        """Add a function, a function with arguments, or an object with methods."""
+        if isinstance(thing, partial):
+            self.add_code(thing.func)
+        elif isinstance(thing, (FunctionType, LRU_CACHE)):
+            self.add(thing)
+        elif isinstance(thing, MethodType):
+            self.add(thing)
+            self.add_code(thing.__self__)
+        elif thing is not None and not isinstance(thing, type):
+            self.add(type(thing))
+            if not is_library(type(thing).__module__) and not isinstance(thing, nn.Module):
+                self.objects.append(thing)
 
     def add(self, thing: object) -> None:
         if isinstance(thing, MethodType):
@@ -119,6 +135,8 @@ class _Reader:
 
     def values(self) -> Iterator[tuple[str, str, object]]:
         """Yield module or class, name, and value."""
+        for thing in self.objects:
+            yield from _changeable(type(thing).__qualname__, getattr(thing, "__dict__", {}))
         for thing in self.code.values():
             if isinstance(thing, type):
                 held = {name: x for name, x in vars(thing).items() if not name.startswith("__")}

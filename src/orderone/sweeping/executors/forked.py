@@ -122,8 +122,8 @@ def shared_with_forks(own: Path | None = None) -> str | None:
     """
     if sys.platform != "linux":
         return f"{sys.platform} has no safe fork"
-    if torch.cuda.is_initialized():
-        return "the GPU is in use"
+    if torch.accelerator.is_available():
+        return "torch may have started threads for the GPU, which a fork loses"
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not _draws_progress(thread):
             return f"the thread {thread.name} is running"
