@@ -13,6 +13,8 @@ from torch.nn import functional
 
 import orderone as o1
 from orderone.core.errors import code_of
+from orderone.measure.judge.causes.failed_lines import is_small
+from orderone.measure.judge.verdict import Verdict
 
 WIDTHS = (32, 64, 128, 256)
 FEATURES, CLASSES, HEAD, LENGTH = 12, 7, 8, 6
@@ -443,3 +445,44 @@ def test_a_factor_of_a_loss_that_the_model_returns_is_named_with_sgd(power):
     assert result.verdict == "FAIL", str(result)
     assert code_of(result.causes[0]) == "loss-scale"
     result.explain("")
+
+
+class OwnKeys(nn.Module):
+    """Attention whose queries are its keys, so that initial scores are of order one."""
+
+    factor = 1.0
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.first = nn.Linear(FEATURES, width)
+        self.norm = nn.LayerNorm(width)
+        self.queries = nn.Linear(width, width, bias=False)
+        self.values = nn.Linear(width, width)
+        self.last = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(torch.stack([x, -x, x.flip(-1)], 1))
+        queries = self.queries(self.norm(x)).unflatten(-1, (4, -1)).transpose(1, 2)
+        weights = (queries @ queries.mT * (self.factor / queries.shape[-1])).softmax(-1)
+        values = self.values(self.norm(x)).unflatten(-1, (4, -1)).transpose(1, 2)
+        x = x + (weights @ values).transpose(1, 2).flatten(2)
+        return self.last(torch.relu(x).mean(1))
+
+
+@pytest.mark.parametrize("law", ["adam", "sgd"])
+@pytest.mark.parametrize(("power", "verdict"), [(0.0, "PASS"), (0.5, "FAIL"), (1.0, "FAIL")])
+def test_initial_scores_that_grow_fail_and_are_said_to_grow(law, power, verdict):
+    def build(width: int):
+        model = OwnKeys(width)
+        base = OwnKeys(WIDTHS[0])
+        plan = o1.plan(model, base=base, optimizer=law, lr=LR[law], inputs=VECTORS[0])
+        plan.apply()
+        model.factor = (width / WIDTHS[0]) ** power
+        return model, plan.optimizer()
+
+    result = check(build, law=law)
+    assert result.verdict == verdict
+    if verdict == "FAIL":
+        assert code_of(result.causes[0]) == "attention-not-scaled"
+        failed = [line for line in result.judgements if line.verdict == Verdict.FAIL]
+        assert not any(is_small(line) for line in failed)

@@ -48,12 +48,9 @@ def by_hand(network: type[nn.Module]):
     return build
 
 
-def check(network: type[nn.Module], law: str, **options: object) -> o1.measure.Check:
+def check(network: type[nn.Module], law: str) -> o1.measure.Check:
     return o1.coord_check(
-        network,
-        WIDTHS,
-        **{"optimizer": law, "lr": 1e-2, "batches": BATCH, "seeds": 4, "weight_decay": 0.0}
-        | options,
+        network, WIDTHS, optimizer=law, lr=1e-2, batches=BATCH, seeds=4, weight_decay=0.0
     )
 
 

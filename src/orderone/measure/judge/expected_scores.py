@@ -26,9 +26,10 @@ def scores(facts: StudyFacts, name: str, step: int) -> Expected | None:
     if not growth and (len(entries) == 1 or study.family.facts.pair is None):
         return None  # another softmax than that of attention, or unknown heads
     if growth:
-        return Expected(-growth / 2, least=-growth / 2 - facts.fading, role=ATTENTION)
+        least = -growth / 2 - facts.fading
+        return Expected(-growth / 2, bound=0.0, least=least, role=ATTENTION)
     if facts.fading:
-        return Expected(0.0, least=-facts.fading, role=ATTENTION)
+        return Expected(0.0, bound=0.0, least=-facts.fading, role=ATTENTION)
     return Expected(0.0, two_sided=True, role=ATTENTION)
 
 

@@ -187,7 +187,9 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "the input of a hidden matrix or readout",
         "of order one, at the start or after the last step. Some networks have a readout (a layer"
         " with many inputs and a fixed number of outputs) before their end. The input of a layer"
-        " after it may be smaller by n^-1/2, and after two or more of them by n^-1",
+        " after it may be smaller by n^-1/2, and after two or more of them by n^-1. An input with"
+        " a fixed number of entries (an action, a position) beside growing ones may shrink at"
+        " these sizes",
         ("boundary", "missing alignment"),
         SIZES,
         input_at_start,
@@ -209,7 +211,8 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.START,
         "range",
         "the input of the softmax of attention",
-        "of order one; n^-1/2 where the head size grows like n",
+        "of order one at most, and at least n^-1/2 where the head size grows like n; exactly of"
+        " order one where only the number of heads grows",
         ("boundary", "next"),
         ATTENTION,
         scores,
@@ -221,8 +224,8 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "range",
         "how far the output of a module on a fixed batch has moved since the start",
         "at most the size for the largest possible alignment; after the last step, at least the"
-        " size for the measured alignment",
-        ("boundary", "next", "missing alignment"),
+        " size for the measured alignment, unless the loss does not depend on the output",
+        ("boundary", "next", "missing alignment", "vanishing"),
         SIZES,
         change,
     ),

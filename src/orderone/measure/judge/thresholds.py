@@ -74,8 +74,10 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "vanishing": Threshold(
         1e-6,
-        "relative to the median gradient: smaller gradients are rounding errors",
-        "single precision has 7 digits. Example: a bias of keys, which softmax cancels",
+        "relative to the median gradient of tensors, and to the largest gradient of outputs:"
+        " smaller gradients are rounding errors",
+        "single precision has 7 digits. Examples, which softmax cancels: a bias of keys, a number"
+        " that is added to all classes",
     ),
     "resolution": Threshold(
         1.0,

@@ -21,6 +21,8 @@ def select(lines: Failed, quantities: Collection[Quantity], role: str = "") -> l
 
 
 def is_small(line: Judgement) -> bool:
+    if line.exponent > line.bound:
+        return False
     return line.reason == Reason.SHRINKS or line.exponent < line.predicted
 
 
