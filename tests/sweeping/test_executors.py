@@ -146,8 +146,13 @@ def test_a_job_that_cannot_be_pickled_is_refused():
 
 
 def test_executors_are_read():
-    assert read_executor("here", None, None, "cpu").workers == 1
-    assert read_executor("processes", None, None, "cpu").workers >= 1
+    assert read_executor(None, None, None, "cpu") is None  # the sweep chooses
+    here = read_executor("here", None, None, "cpu")
+    processes = read_executor("processes", None, None, "cpu")
+    assert here is not None
+    assert here.workers == 1
+    assert processes is not None
+    assert processes.workers >= 1
     with refuses("invalid-argument", argument="workers"):
         read_executor("processes", 0, None, "cpu")
     assert parcel.REMEDY

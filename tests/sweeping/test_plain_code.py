@@ -31,6 +31,10 @@ def scaled(x: Tensor, by: float = SCALE) -> Tensor:
     return by * x
 
 
+def scaled_by_calls(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return output * CALLS[0]
+
+
 class Plain(nn.Module):
     """Model of a user with helpers, attributes, loops and decisions that stay the same."""
 
@@ -165,7 +169,7 @@ def test_attributes_of_classes_that_can_change_are_not_plain():
 def test_hooks_and_replaced_functions_of_users_are_not_plain():
     model = mlp(8)
     assert is_plain(model)
-    model.get_submodule("0").register_forward_hook(lambda module, inputs, output: output * CALLS[0])
+    model.get_submodule("0").register_forward_hook(scaled_by_calls)
     assert not is_plain(model)
     model = mlp(8)
     model.get_submodule("0").forward = lambda x: CALLS[0] * x
