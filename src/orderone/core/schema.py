@@ -28,7 +28,8 @@ from typing import (
 )
 
 T = TypeVar("T")
-Limits: TypeAlias = Mapping[str, tuple[str, Callable[[Any], bool]]]  # field: expected, condition
+Limit: TypeAlias = tuple[str, Callable[[Any], bool]]  # what is expected, and the condition
+Limits: TypeAlias = Mapping[str, Limit]  # by field
 NO_LIMITS: Limits = {}
 LONGEST = 60  # characters of a value in a message
 

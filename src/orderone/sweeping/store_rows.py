@@ -19,7 +19,7 @@ import numpy as np
 
 from orderone.core.canonical import canonical
 from orderone.core.errors import with_code
-from orderone.core.schema import Limits, SchemaError, read_value
+from orderone.core.schema import Limit, Limits, SchemaError, read_value
 from orderone.sweeping.trial import Scalar, Trial
 from orderone.training.outcome import Outcome, read_evaluation
 
@@ -44,7 +44,7 @@ INSERT = (
     f"INSERT OR REPLACE INTO trials ({', '.join(COLUMNS)}, checksum)"
     f" VALUES ({', '.join('?' * len(COLUMNS))}, ?)"
 )
-AT_LEAST_0 = ("0 or more", lambda number: number >= 0)
+AT_LEAST_0: Limit = ("0 or more", lambda number: number >= 0)
 LIMITS: Limits = dict.fromkeys(("diverged_at", "stopped_at", "seconds"), AT_LEAST_0)
 Value: TypeAlias = str | int | float | bytes | None  # of SQLite
 
