@@ -83,8 +83,8 @@ class ResumeCheck:
             return reshaped_text(self.reshaped)
         if self.failed is not None:
             self.later = (
-                f"a copy of the model cannot be trained ({self.failed}), so orderone could not check"
-                " that a checkpoint holds all state"
+                f"a copy of the model cannot be trained ({self.failed}), so orderone could not"
+                " check that a checkpoint holds all state"
             )
             return None
         different = self._difference(loop)
