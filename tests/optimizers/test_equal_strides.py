@@ -1,4 +1,4 @@
-"""torch's fused kernels ignore strides: sweeps of weights in another order are right all the same."""
+"""torch's fused kernels ignore strides: sweeps of weights in any order are right all the same."""
 
 from collections.abc import Callable
 
