@@ -970,3 +970,52 @@ def test_tensors_that_training_resizes_are_named(tmp_path, late, makes):
     with pytest.warns(UserWarning, match=r"past.*\[checkpoint-not-written\]"):
         outcomes = list(run_alone(job, trials_of(job), checkpoint=tmp_path))
     assert all(outcome.finished for outcome in outcomes)
+
+
+class CountingSGD(torch.optim.SGD):
+    """Optimizer that counts steps on its class, and acts otherwise from the ninth step on."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        CountingSGD.steps += 1
+        for group in self.param_groups:
+            group["weight_decay"] = 0.1 * (CountingSGD.steps > 8)
+        return super().step(closure)
+
+
+def with_counting_hook(parameters):
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    counted = {"steps": 0}
+
+    def after_step(*_):
+        counted["steps"] += 1
+
+    optimizer.register_step_post_hook(after_step)
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda parameters: CountingSGD(parameters, lr=0.1), "CountingSGD.steps"),
+        (with_counting_hook, "counted"),
+    ],
+)
+def test_train_names_state_of_optimizers_that_acts_late(tmp_path, make, words):
+    torch.manual_seed(0)
+    model = mlp(8)
+    path = tmp_path / "run.safetensors"
+    with pytest.warns(UserWarning, match=words) as caught:
+        o1.train(model, batch, STEPS, optimizer=make(model.parameters()), checkpoint=path)
+    assert warned_codes(caught) == ["state-may-be-lost"]
+
+
+def test_optimizers_of_torch_have_no_state_outside(tmp_path, recwarn):
+    for make in (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.NAdam):
+        model = mlp(8)
+        optimizer = make(model.parameters(), lr=0.01)
+        torch.optim.lr_scheduler.ConstantLR(optimizer)
+        path = tmp_path / f"{make.__name__}.safetensors"
+        o1.train(model, batch, STEPS, optimizer=optimizer, checkpoint=path)
+    assert not recwarn.list

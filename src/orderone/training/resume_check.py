@@ -16,7 +16,12 @@ from torch import Tensor, nn
 
 from orderone.core.errors import brief, with_code
 from orderone.seeding import preserved
-from orderone.torch_compat import share_gradient_hooks, share_step_hooks, version_counter
+from orderone.torch_compat import (
+    share_gradient_hooks,
+    share_step_hooks,
+    step_hooks,
+    version_counter,
+)
 from orderone.training.checkpoint import Content, changed_tensor, model_tensors
 from orderone.training.code_state import fresh_caches, global_texts
 from orderone.training.fresh_loss import fresh_loss
@@ -152,7 +157,10 @@ def _failed_update(loop: TrainingLoop) -> str | None:
 
 
 def _globals_of(loop: TrainingLoop) -> dict[str, str]:
-    return global_texts(loop.step.module, loop.step.loss_function)
+    """Return the state that code of the model, the loss and the optimizer can change."""
+    optimizer = loop.step.optimizer
+    code = [loop.step.loss_function, type(optimizer), *step_hooks(optimizer)]
+    return global_texts(loop.step.module, *code)
 
 
 def _latest(loop: TrainingLoop) -> Update:
