@@ -753,6 +753,27 @@ def test_equal_arrays_of_objects_are_no_state(tmp_path, recwarn):
     assert not recwarn.list
 
 
+class AveragingLoss(nn.Module):
+    """Cross entropy, scaled by its average so far; a stack leaves tensors of vmap here."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(()))
+
+    def forward(self, outputs, targets):
+        loss = nn.functional.cross_entropy(outputs, targets)
+        with torch.no_grad():
+            self.get_buffer("average").mul_(0.9).add_(0.1 * loss.detach())
+        return loss * (1 + self.get_buffer("average"))
+
+
+def test_state_that_a_stack_leaves_in_a_loss_is_named():
+    job = job_of(mlp, loss=AveragingLoss())
+    lost = state_lost_by_checkpoints(job, trials_of(job))
+    assert lost is not None
+    assert "the loss function" in lost
+
+
 class Table(nn.Module):
     """Model with a table that is made at the first call in a process."""
 

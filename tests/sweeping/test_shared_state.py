@@ -116,6 +116,26 @@ def test_models_without_such_state_get_no_note(precision):
         assert not notes_on_state(sweep(build, seeds=4, precision=precision, **options))
 
 
+class Mapping(nn.Module):
+    """Model that calls a module under transforms of torch.func, where values cannot be read."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+        self.act = nn.Tanh()
+
+    def forward(self, x):
+        h = torch.func.vmap(self.act)(self.inner(x))
+        _, tangent = torch.func.jvp(self.act, (h,), (torch.ones_like(h),))
+        return h + tangent
+
+
+def test_models_that_call_modules_under_vmap_are_trained():
+    found = sweep(Mapping, seeds=2)
+    assert set(found.frame["status"]) == {"done"}
+    assert not notes_on_state(found)
+
+
 @functools.lru_cache
 def drawn(size):
     return torch.rand(size)
