@@ -534,3 +534,23 @@ def test_fsdp1_is_refused_and_fsdp2_is_named(tmp_path):
     finally:
         distributed.destroy_process_group()
     assert "fully_shard" in str(caught.value)
+
+
+class Moving(nn.Module):
+    """Model that moves a layer to another name in its first pass."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, width), nn.Linear(width, 2)])
+
+    def forward(self, x):
+        if len(self.layers) == 2:
+            self.head = self.layers[1]
+            del self.layers[1]
+        return self.head(self.layers[0](x).relu())
+
+
+def test_a_model_whose_first_pass_renames_tensors_is_named():
+    with refuses("tensors-changed", argument="model") as caught:
+        o1.plan(Moving(16), base=Moving(8), lr=0.1, inputs=torch.ones(2, 4))
+    assert "layers.1" in str(caught.value)

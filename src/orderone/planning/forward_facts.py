@@ -176,6 +176,15 @@ def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Forwar
     except Exception as error:  # the user's forward code may raise anything
         failure = f"probe: not run: the forward pass failed ({type(error).__name__}: {error})"
         return _without_trace(with_code(failure, "probe-not-run"), model, base)
+    shapes = shapes_of(pair.large)
+    renamed = [name for name in large.uses if name not in shapes]
+    if renamed:
+        raise InputError(
+            f"model: its forward pass removes or renames {renamed[0]}, so that no plan fits it; run"
+            " one forward pass of model and base before, or build them in their final form",
+            "tensors-changed",
+            argument="model",
+        )
     facts = _compare(small, large, pair, output_modules(model))
     if large.scores:
         facts = replace(facts, score_sizes=score_sizes(small, large, pair, base))
