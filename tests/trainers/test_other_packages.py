@@ -284,11 +284,12 @@ def test_unit_scaling_step_for_step():
 
     _, _, lr, decay = rates(base)
     shrinks = (target / base) ** -0.5
+    lr["embedding.weight"] *= shrinks
+    decay["embedding.weight"] /= shrinks
     theirs, optimizer, _, _ = rates(target)
     made = o1.plan(
         Net(target, unit=False), base=Net(base, unit=False), eps=1e-30,
-        lr=lr | {"default": 0.05, "embedding.weight": lr["embedding.weight"] * shrinks},
-        weight_decay=decay | {"default": 0.0, "embedding.weight": decay["embedding.weight"] / shrinks},
+        lr=lr | {"default": 0.05}, weight_decay=decay | {"default": 0.0},
     )  # fmt: skip
     model = made.apply()
     with torch.no_grad():
