@@ -69,8 +69,10 @@ def with_positions(trace: "Layers", call: Call, x: Value) -> Value | None:
     P, trained = table
     if not P.any():
         return after(x, call.tensor)
+    if trained and bool((P == P[0, 0]).all()):  # a bias: the same row for all tokens
+        return after(x, call.tensor, kernels.Residual(kernels.Dense(0.0, float(P[0, 0]))))
     if len(P) == 1:
-        return None  # single points: no layer adds a bias without weights
+        return None  # single points plus a fixed vector
     return after(x, call.tensor, kernels.AddPositions(P, trained))
 
 
