@@ -97,7 +97,7 @@ def _composed(
         return None
     if source.node.narrow:
         raise _not_gaussian(source.node.narrow)
-    if not source.node.gaussian:
+    if not source.node.neurons.gaussian:
         raise InputError(
             "its argument is not Gaussian, as the output of a layer with weights is: it is an"
             " input, or follows another function, such as the sum after a residual block whose"
@@ -143,9 +143,9 @@ def _jumps(phi: Jumping) -> InputError:
 
 def _not_gaussian(name: str) -> InputError:
     return InputError(
-        f"model: neurons that are sums of so few of the weights {name!r} are not Gaussian, because"
-        " the weights are not (torch draws them from a uniform distribution); draw them with"
-        " nn.init.normal_(weight, std=...), or give the layer more inputs",
+        f"model: neurons that are sums of so few of the numbers {name!r} are not Gaussian, because"
+        " these are not (torch draws weights from a uniform distribution); draw them with"
+        " nn.init.normal_(parameter, std=...), or give the layer more inputs",
         "no-infinite-width",
         argument="model",
     )
