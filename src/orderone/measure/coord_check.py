@@ -16,6 +16,7 @@ from inspect import signature
 from typing import Any, Literal
 
 from torch import nn
+from torch.optim import Muon, Optimizer
 
 from orderone import rules
 from orderone.core.errors import InputError, function, one_of, with_code, without_code
@@ -87,6 +88,7 @@ from orderone.planning.counterparts import is_number, numbered, stack_of
 from orderone.planning.options import OPTION_NAMES
 from orderone.planning.schedule import remedy, simulated_rates
 from orderone.seeding import preserved
+from orderone.torch_compat import has_gradient_hooks
 
 # axis -> argument of coord_check, option of plan
 RULES_OF_AXES = {
@@ -384,13 +386,19 @@ class _Study:
 
     @property
     def _assigned(self) -> dict[str, Algorithm]:
-        """Optimizers by tensor, if `build` returned several as one."""
+        """Optimizers by tensor, where a plan would choose others: of several, or of Muon alone.
+
+        A plan leaves some matrices to AdamW, which the user may have given to Muon.
+        """
         optimizer = self._user_optimizer
-        if not isinstance(optimizer, CombinedOptimizer):
-            return {}
+        parts: list[Optimizer] = []
+        if isinstance(optimizer, CombinedOptimizer):
+            parts = list(optimizer.parts.values())
+        elif isinstance(optimizer, Muon):
+            parts = [optimizer]
         names = names_by_id(self.large)
         assigned: dict[str, Algorithm] = {}
-        for part in optimizer.parts.values():
+        for part in parts:
             record = nearest_record(type(part))
             if record is None:
                 continue
@@ -500,6 +508,7 @@ class _Study:
                 self.precision,
                 rounding=True,
                 unused=size == self.sizes[-1],
+                clipping=self._may_clip(model),
                 spare=spare,
             )
         return RunOptions(
@@ -509,6 +518,12 @@ class _Study:
             precision=self.precision,
             spare=spare,
         )
+
+    def _may_clip(self, model: nn.Module) -> bool:
+        """Return whether clipped gradients change steps, and something may clip them."""
+        if self.family is None or not self.family.request.algorithm.update_law.gradient:
+            return False
+        return not self.is_planned_here or any(has_gradient_hooks(p) for p in model.parameters())
 
     def _note_once(self, note: str) -> None:
         if note not in self.notes:

@@ -70,6 +70,8 @@ class ForwardFacts:
     # parameters of a hypernetwork -> the part of their growth (in logarithms) that is the fan-in of
     # the matrix that they write
     generated: Mapping[str, float] = field(default_factory=dict)
+    # matrices, convolutions and tables that the model's outputs are linear in
+    at_output: frozenset[str] = frozenset()
     terms: tuple[ScaledTerm, ...] = ()  # terms of sums that a power of the width multiplies
     findings: tuple[str, ...] = ()
     pair: Pair | None = None
@@ -291,6 +293,7 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         normalized=large.normalized,
         scored=_scored(large),
         generated=_generated(small, large, same),
+        at_output=large.at_output,
         terms=scaled_terms(small, large, pair),
         pair=pair,
     )

@@ -62,6 +62,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     with undisturbed(model), torch.no_grad(), recorder, WholeAttention(recorder):
         outputs = model(*args, **kwargs)
     graph = Graph(recorder.steps)
+    output_values = recorder.values_of(outputs)
     scores, score_sums = graph.scores()
     return Trace(
         uses={name: tuple(uses) for name, uses in recorder.uses.items()},
@@ -71,7 +72,8 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         carriers=graph.carriers(),
         parallel=graph.parallel_lists(recorder.used_at),
         normalized=graph.normalized_matrices(),
-        terms=scaled_terms(graph, recorder.values_of(outputs)),
+        at_output=graph.makers_of(output_values),
+        terms=scaled_terms(graph, output_values),
         generated=graph.generated_matrices(),
     )
 

@@ -52,13 +52,21 @@ def say_ignored_multipliers(lines: Failed, context: Context) -> list[str]:
 
 
 def multipliers(shrinks: bool, failed: Failed, context: Context) -> Failed:
-    """Select numbers in the forward code that no tensor compensates."""
-    lines = select(failed, (Quantity.MULTIPLIER,))
-    return [line for line in lines if (line.multiplier < 0) == shrinks]
+    """Select numbers in the forward code that no tensor compensates.
+
+    A sum of products also has a wrong size if tensors start with one.
+    """
+    starts = select(failed, (Quantity.WEIGHT,))
+    lines: list[Judgement] = []
+    for line in select(failed, (Quantity.MULTIPLIER,)):
+        is_symptom = line.reason == Reason.PRODUCTS and starts
+        if not is_symptom and (line.multiplier < 0) == shrinks:
+            lines.append(line)
+    return lines
 
 
 def say_multipliers(lines: Failed, context: Context) -> list[str]:
-    return [f"multiplier: {line.cause}: remove it" for line in lines]
+    return [f"multiplier: {line.cause}" for line in lines]
 
 
 def unscaled_scores(failed: Failed, context: Context) -> Failed:
