@@ -69,6 +69,7 @@ from orderone.measure.runs import (
     same_schedule,
     train,
 )
+from orderone.measure.same_loss import is_same_loss
 from orderone.measure.spare_state import SpareState
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import (
@@ -297,6 +298,10 @@ class _Study:
             self.troubles.append(with_code(trouble, "too-few-batches"))
         self._read_extremes(frozen)
         self.nonlinear = self._nonlinear_layers()
+        # it matters where steps follow gradients
+        self.same_loss = self._follows_gradients and is_same_loss(
+            (self.small, self.large), batches[0], loss, self.precision
+        )
 
     # --- before training --------------------------------------------------------------------------
 
@@ -322,6 +327,13 @@ class _Study:
         with self.precision.passes(self.small), naming_batch("batches", batch, self.small):
             names = nonlinear_layers(self.small, batch)
         return frozenset(self.key(name) for name in names)
+
+    @property
+    def _follows_gradients(self) -> bool:
+        """Whether the steps of the optimizer follow the size of gradients (SGD)."""
+        if self.family is None:
+            return False
+        return self.family.request.algorithm.update_law.gradient > 0
 
     def _check_axis(self, family: Family) -> None:
         """Raise an InputError if the model has no such axis, or no rule for it."""
@@ -468,6 +480,7 @@ class _Study:
             precision=self.precision,
             provenance=self._provenance(),
             interrupted=interrupted,
+            same_loss=self.same_loss,
         )
 
     def _run(self, size: int, seed: int) -> None:
@@ -521,7 +534,7 @@ class _Study:
 
     def _may_clip(self, model: nn.Module) -> bool:
         """Return whether clipped gradients change steps, and something may clip them."""
-        if self.family is None or not self.family.request.algorithm.update_law.gradient:
+        if not self._follows_gradients:
             return False
         return not self.is_planned_here or any(has_gradient_hooks(p) for p in model.parameters())
 

@@ -16,6 +16,7 @@ from orderone.measure.noise_scale import NoiseMeter, NoiseScale
 from orderone.measure.spectral_norms import SpectralMeter
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import repeatable
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.device_queue import memory
 from orderone.observe.hooks import (
     Identities,
@@ -449,7 +450,7 @@ class Probe:
         try:
             with (
                 repeatable(self.model),
-                torch.no_grad(),
+                without_gradients(unwrap(self.model)),
                 self.precision.passes(self.model),
                 naming_batch("batch", self.batch, self.model),
             ):

@@ -15,8 +15,9 @@ from math import prod
 from torch import nn
 
 from orderone.core.errors import InputError, with_code, without_code
+from orderone.observe.derivatives import needs_gradients
 from orderone.observe.inventory import TABLE, VECTOR, Layout, inventory, shapes_of, unwrap
-from orderone.observe.trace import Trace, Use
+from orderone.observe.trace import Trace, Use, call_with, undisturbed
 from orderone.planning import huggingface
 from orderone.planning.attention_scores import Score, declared_scores, score_sizes, traced_scores
 from orderone.planning.base import Base, built, is_configuration
@@ -174,7 +175,7 @@ def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Forwar
         facts = _without_trace(note, model, base)
         return replace(facts, needs_inputs=isinstance(reason, NoExampleBatch))
     try:
-        small, large = pair.traces()
+        small, large = _traces(pair)
     except Exception as error:  # the user's forward code may raise anything
         failure = f"probe: not run: the forward pass failed ({type(error).__name__}: {error})"
         return _without_trace(with_code(failure, "probe-not-run"), model, base)
@@ -182,6 +183,18 @@ def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Forwar
     if large.scores:
         facts = replace(facts, score_sizes=score_sizes(small, large, pair, base))
     return replace(facts, routing=_routing(model, base, pair, facts))
+
+
+def _traces(pair: Pair) -> tuple[Trace, Trace]:
+    """Trace both instances; with gradients if their forward pass computes derivatives."""
+    try:
+        return pair.traces()
+    except Exception:  # the user's forward code may raise anything
+        args, kwargs = call_with(pair.inputs)
+        with undisturbed(pair.small):
+            if not needs_gradients(pair.small, lambda: pair.small(*args, **kwargs)):
+                raise
+        return pair.traces()
 
 
 def _routing(

@@ -11,7 +11,6 @@ order one.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from orderone.core.roles import Role
 from orderone.measure.judge.study_facts import StudyFacts
@@ -84,8 +83,7 @@ def _line_on_sum(study: StudyResult, name: str, power: float, aligned: float) ->
         f" {symbol}^{power:+.2f}. Training aligns these products, so that their sum is of size"
         f" {symbol}^{aligned:+.2f}: multiply it by {symbol}^{-aligned:+.2f}"
     )
-    line = _line(study, name, power, result, Verdict.FAIL, cause)
-    return replace(line, reason=Reason.PRODUCTS)
+    return _line(study, name, power, result, Verdict.FAIL, cause)
 
 
 def _line(

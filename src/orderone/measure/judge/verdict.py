@@ -65,7 +65,6 @@ class Reason(StrEnum):
     # initial size and learning rate ignore a multiplier in the forward code; its power is
     # `Judgement.multiplier`
     MULTIPLIER = "multiplier"
-    PRODUCTS = "sum of products"  # a factor of a sum of products of activations
     NOISY = "noisy"  # the interval reaches beyond what is allowed
     FADES = "fades"  # a deviation that gets weaker at the larger sizes
     SETTING = "setting"  # a setting of the optimizer, known without measurement

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.trace.facts import Constant, Trace, Use
 from orderone.observe.trace.graph import Graph
 from orderone.observe.trace.operations import (
@@ -59,7 +60,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     """
     args, kwargs = call_with(inputs)
     recorder = Recorder(dict(model.named_parameters()), (args, kwargs))
-    with undisturbed(model), torch.no_grad(), recorder, WholeAttention(recorder):
+    with undisturbed(model), without_gradients(model), recorder, WholeAttention(recorder):
         outputs = model(*args, **kwargs)
     graph = Graph(recorder.steps)
     output_values = recorder.values_of(outputs)
@@ -622,9 +623,10 @@ def _recurrent_uses(live: Iterable[Value]) -> list[tuple[str, Use]]:
 
 
 class WholeAttention(TorchFunctionMode):
-    """A mode that records scaled_dot_product_attention as one operation.
+    """A mode that records fused attention as one operation, and derivatives not at all.
 
-    The operations inside it differ between devices.
+    The operations inside it differ between devices. Those of a backward pass use tensors in other
+    ways than the network does.
     """
 
     def __init__(self, recorder: Recorder):
@@ -639,19 +641,30 @@ class WholeAttention(TorchFunctionMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         kwargs = kwargs or {}
+        if func is torch.autograd.grad:
+            return self._alone(func, args, kwargs)
         if func is not nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         names = ("query", "key", "value", "attn_mask")
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         operands = [self.recorder._value(x) for x in tensors_in(arguments)]
-        self.recorder.paused = True
-        try:
-            out = func(*args, **kwargs)
-        finally:
-            self.recorder.paused = False
+        out = self._alone(func, args, kwargs)
         name = "scaled_dot_product_attention"
         self.recorder.record(Operation(name, arguments, operands, tensors_in(out)))
         return out
+
+    def _alone(
+        self,
+        func: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+    ) -> object:
+        """Call a function whose operations are not recorded."""
+        self.recorder.paused = True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.recorder.paused = False
 
 
 def multiplied(left: Value, right: Value, left_dim: int, right_dim: int) -> Step:

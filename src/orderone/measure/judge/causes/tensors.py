@@ -54,15 +54,12 @@ def say_ignored_multipliers(lines: Failed, context: Context) -> list[str]:
 def multipliers(shrinks: bool, failed: Failed, context: Context) -> Failed:
     """Select numbers in the forward code that no tensor compensates.
 
-    A sum of products also has a wrong size if tensors start with one.
+    What they multiply was measured: a wrong initial size makes that wrong, too.
     """
-    starts = select(failed, (Quantity.WEIGHT,))
-    lines: list[Judgement] = []
-    for line in select(failed, (Quantity.MULTIPLIER,)):
-        is_symptom = line.reason == Reason.PRODUCTS and starts
-        if not is_symptom and (line.multiplier < 0) == shrinks:
-            lines.append(line)
-    return lines
+    if select(failed, (Quantity.WEIGHT,)):
+        return ()
+    lines = select(failed, (Quantity.MULTIPLIER,))
+    return [line for line in lines if (line.multiplier < 0) == shrinks]
 
 
 def say_multipliers(lines: Failed, context: Context) -> list[str]:
