@@ -73,6 +73,8 @@ class ForwardFacts:
     generated: Mapping[str, float] = field(default_factory=dict)
     # matrices, convolutions and tables that the model's outputs are linear in
     at_output: frozenset[str] = frozenset()
+    # sizes that products of two activations are summed over, in the small and the large instance
+    summed_products: frozenset[tuple[int, int]] = frozenset()
     terms: tuple[ScaledTerm, ...] = ()  # terms of sums that a power of the width multiplies
     findings: tuple[str, ...] = ()
     pair: Pair | None = None
@@ -307,6 +309,7 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         scored=_scored(large),
         generated=_generated(small, large, same),
         at_output=large.at_output,
+        summed_products=_summed_products(small, large),
         terms=scaled_terms(small, large, pair),
         pair=pair,
     )
@@ -364,6 +367,13 @@ def _generated(small: Trace, large: Trace, same: Mapping[str, str]) -> dict[str,
         if growth != 1:
             parts[name] = math.log(fan_in / small_in) / math.log(growth)
     return parts
+
+
+def _summed_products(small: Trace, large: Trace) -> frozenset[tuple[int, int]]:
+    """Return the sizes that products of activations are summed over; none if they do not match."""
+    if len(small.summed) != len(large.summed):
+        return frozenset()
+    return frozenset(zip(small.summed, large.summed, strict=True))
 
 
 def _is_in_the_target(names: tuple[str, ...], pair: Pair) -> bool:

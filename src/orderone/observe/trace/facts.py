@@ -90,6 +90,8 @@ class Trace:
     normalized: frozenset[str] = frozenset()
     # matrices, convolutions and tables that the model's outputs are linear in
     at_output: frozenset[str] = frozenset()
+    # sizes that products of two activations are summed over, in the order of the network
+    summed: tuple[int, ...] = ()
     terms: tuple[Term, ...] = ()
     # parameters whose output is a matrix itself (a hypernetwork): its fan-in and fan-out
     generated: Mapping[str, tuple[int, int]] = field(default_factory=dict)

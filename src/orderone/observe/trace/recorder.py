@@ -74,6 +74,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         parallel=graph.parallel_lists(recorder.used_at),
         normalized=graph.normalized_matrices(),
         at_output=graph.makers_of(output_values),
+        summed=tuple(recorder.summed),
         terms=scaled_terms(graph, output_values),
         generated=graph.generated_matrices(),
     )
@@ -136,6 +137,7 @@ class Recorder(TorchDispatchMode):
         self.uses: dict[str, dict[Use, None]] = {name: {} for name in parameters}
         self.used_at: dict[str, list[int]] = {name: [] for name in parameters}
         self.scaled_parameters: list[Constant] = []
+        self.summed: list[int] = []  # sizes that products of activations are summed over
         # factors of those that are made by a multiplication, by the id of the product
         self.factors: dict[int, float | None] = {}
         self.paused = False
@@ -294,9 +296,19 @@ class Recorder(TorchDispatchMode):
             return self._sum(operation)
         if "scaled_dot_product" in name:
             return self._attention(operation)
+        if name in ("sum", "mean"):
+            self._note_summed_products(operation)
         if name == "sum":
             return self._dot_product(operation) or self._other(operation)
         return self._other(operation)
+
+    def _note_summed_products(self, operation: Operation) -> None:
+        """Note the sizes over which an operation sums products of activations."""
+        value = self._value(operation.arguments["self"])
+        if value.step is None or self.steps[value.step].kind != "product":
+            return
+        dims = operation.arguments.get("dim") or range(value.tensor.ndim)
+        self.summed += [value.tensor.shape[dim] for dim in dims]
 
     def _optional(self, operation: Operation, name: str | None) -> Value | None:
         if name is None:
@@ -325,6 +337,8 @@ class Recorder(TorchDispatchMode):
         if right.tensor.ndim <= 1:
             right_dim = -1
         step = multiplied(left, right, left_dim, right_dim)
+        if step.kind == "contraction":
+            self.summed.append(left.tensor.shape[left_dim])
         if step.kind == "matrix" and operation.results[0].ndim:
             step.features = operation.results[0].shape[-1]
         if alpha == 1 and (bias is None or step.kind == "weights"):
