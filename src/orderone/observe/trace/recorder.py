@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from orderone.observe.derivatives import without_gradients
 from orderone.observe.trace.facts import Constant, Trace, Use
@@ -60,7 +61,13 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     """
     args, kwargs = call_with(inputs)
     recorder = Recorder(dict(model.named_parameters()), (args, kwargs))
-    with undisturbed(model), without_gradients(model), recorder, WholeAttention(recorder):
+    with (
+        undisturbed(model),
+        without_gradients(model),
+        _reporting_inputs(model, recorder),
+        recorder,
+        WholeAttention(recorder),
+    ):
         outputs = model(*args, **kwargs)
     graph = Graph(recorder.steps)
     output_values = recorder.values_of(outputs)
@@ -78,6 +85,20 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         terms=scaled_terms(graph, output_values),
         generated=graph.generated_matrices(),
     )
+
+
+@contextmanager
+def _reporting_inputs(model: nn.Module, recorder: "Recorder") -> Iterator[None]:
+    """Let the recorder see the inputs of layers: modules with parameters and without children."""
+    handles: list[RemovableHandle] = []
+    for module in model.modules():
+        if not list(module.children()) and list(module.parameters(recurse=False)):
+            handles.append(module.register_forward_pre_hook(recorder.note_input))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def call_with(inputs: Inputs) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -206,6 +227,19 @@ class Recorder(TorchDispatchMode):
             if tensor.numel() > 1 and id(tensor) in self.values:
                 values.append(self.values[id(tensor)])
         return values
+
+    def note_input(self, layer: nn.Module, args: tuple[object, ...]) -> None:
+        """Record that the entries of a parameter become activations: a layer reads it as its input.
+
+        Learned queries are such an input. A product of parameters without a layer, as in W + B A,
+        makes a weight.
+        """
+        tensor = args[0] if args else None
+        if not isinstance(tensor, Tensor) or not self._value(tensor).is_weight:
+            return
+        uses = [(name, Use("table")) for name in self._value(tensor).weights]
+        made = self._made(Step("pass", [], uses), [], tensor)
+        self._remember(replace(made, tensor=tensor, level=Level.ACTIVATION))
 
     def _owner(self, tensor: Tensor) -> Value | None:
         """Return the parameter, or copy of one, that owns the memory of `tensor`."""
