@@ -74,16 +74,16 @@ def _is_scaled_sum(term: ScaledTerm) -> bool:
 
 def _line_on_sum(study: StudyResult, name: str, power: float, aligned: float) -> Judgement:
     """Judge the factor of a sum of products of activations, which training aligns."""
-    result = power + aligned
-    if abs(result) <= BOUNDARY:
-        return _line(study, name, power, result, Verdict.PASS)
+    excess = power + aligned  # over the factor that is right
+    if abs(excess) <= BOUNDARY:
+        return _line(study, name, excess, excess, Verdict.PASS)
     symbol = SYMBOLS[study.axis]
     cause = (
         f"the forward code multiplies a sum of products of activations, behind {name}, by"
         f" {symbol}^{power:+.2f}. Training aligns these products, so that their sum is of size"
         f" {symbol}^{aligned:+.2f}: multiply it by {symbol}^{-aligned:+.2f}"
     )
-    return _line(study, name, power, result, Verdict.FAIL, cause)
+    return _line(study, name, excess, excess, Verdict.FAIL, cause)
 
 
 def _line(

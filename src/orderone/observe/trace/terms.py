@@ -74,7 +74,9 @@ def _readers(
             if len(others) == len(step.flow) - 1:
                 yield result, others, factor
         elif step.kind == "softmax" or step.bends:
-            if not graph.is_product(index):  # attention scores are judged by themselves
+            # attention scores are judged by themselves; the logits of a loss are not
+            is_score = step.kind in ("softmax", "softcap") and graph.is_product(index)
+            if not is_score:
                 yield result, (), factor
         elif step.kind == "product":  # a gate
             if len(others) == 1:
