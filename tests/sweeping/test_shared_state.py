@@ -128,7 +128,7 @@ class Mapping(nn.Module):
 
     def forward(self, x):
         h = torch.func.vmap(self.act)(self.inner(x))
-        _, tangent = torch.func.jvp(self.act, (h,), (torch.ones_like(h),))
+        tangent = torch.func.jvp(self.act, (h,), (torch.ones_like(h),))[1]
         return h + tangent
 
 
