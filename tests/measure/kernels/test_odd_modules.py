@@ -186,6 +186,11 @@ REFUSED = {
         True,
         "with a mean",
     ),
+    "fixed numbers in both factors": (
+        lambda net, h: (net.a(h) + fixed_table()) * (net.b(h) + fixed_table()),
+        True,
+        "two branches with fixed numbers",
+    ),
     "result in out=": (lambda net, h: torch.tanh(h, out=torch.empty(1, WIDTH)), False, "tanh"),
 }
 
