@@ -335,9 +335,10 @@ def test_padding_is_zero():
 @pytest.mark.parametrize(("largest", "accepted"), [(None, True), (2.0, False)])
 def test_large_biases_that_are_not_gaussian_are_refused(largest: float | None, accepted: bool):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 4))
+    first = nn.Linear(20, 64)
+    model = nn.Sequential(first, nn.Tanh(), nn.Linear(64, 4))
     if largest is not None:
-        nn.init.uniform_(model[0].bias, -largest, largest)
+        nn.init.uniform_(first.bias, -largest, largest)
     x = torch.randn(3, 20)
     if accepted:
         o1.kernel_from_module(model, x)

@@ -186,6 +186,11 @@ REFUSED = {
         True,
         "with a mean",
     ),
+    "fixed numbers in both factors": (
+        lambda net, h: (net.a(h) + fixed_table()) * (net.b(h) + fixed_table()),
+        True,
+        "two branches with fixed numbers",
+    ),
     "result in out=": (lambda net, h: torch.tanh(h, out=torch.empty(1, WIDTH)), False, "tanh"),
 }
 
@@ -302,12 +307,13 @@ class Attended(nn.Module):
         self.embed = nn.Linear(6, WIDTH)
         self.first = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
         self.second = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-        self.used = (True, True)
+        self.used: tuple[bool, bool] = (True, True)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x)
         parts = [self.first(h, h, h)[0], self.second(h, h, h)[0]]
-        return sum(part for part, used in zip(parts, self.used, strict=True) if used)  # type: ignore
+        chosen = [part for part, used in zip(parts, self.used, strict=True) if used]
+        return chosen[0] + chosen[1] if len(chosen) == 2 else chosen[0]
 
 
 def test_two_attentions_have_weights_of_their_own():

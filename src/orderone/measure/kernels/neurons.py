@@ -42,6 +42,8 @@ def _after(layer: kernels.Layer, neurons: Neurons) -> Neurons:
         return Neurons(gaussian=True, behind_weights=True)
     if isinstance(layer, HeadsAttention):
         return Neurons(gaussian=False, behind_weights=True)
+    if isinstance(layer, kernels.Product):
+        return _product([neurons_after(branch.layers, neurons) for branch in layer.branches])
     if isinstance(layer, OTHERS):
         return replace(neurons, gaussian=False)
     if isinstance(layer, kernels.Dropout):
@@ -77,6 +79,15 @@ def _sum(terms: list[Neurons]) -> Neurons:
         gaussian=all(term.gaussian for term in terms),
         behind_weights=all(term.behind_weights for term in terms),
         fixed=any(fixed),
+    )
+
+
+def _product(factors: list[Neurons]) -> Neurons:
+    if sum(factor.fixed for factor in factors) > 1:
+        raise _correlated("two branches with fixed numbers are multiplied")
+    return Neurons(
+        behind_weights=all(factor.behind_weights for factor in factors),
+        fixed=any(factor.fixed for factor in factors),
     )
 
 
