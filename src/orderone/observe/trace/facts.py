@@ -86,5 +86,7 @@ class Trace:
     # matrices whose output a norm divides by its size
     normalized: frozenset[str] = frozenset()
     terms: tuple[Term, ...] = ()
+    # matrices that read the inputs of the model: no other matrix or table comes before them
+    data_readers: frozenset[str] = frozenset()
     # parameters whose output is a matrix itself (a hypernetwork): its fan-in and fan-out
     generated: Mapping[str, tuple[int, int]] = field(default_factory=dict)

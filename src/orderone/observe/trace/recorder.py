@@ -72,6 +72,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         parallel=graph.parallel_lists(recorder.used_at),
         normalized=graph.normalized_matrices(),
         terms=scaled_terms(graph, recorder.values_of(outputs)),
+        data_readers=graph.data_readers(),
         generated=graph.generated_matrices(),
     )
 
