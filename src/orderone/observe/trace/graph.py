@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from orderone.observe.trace.facts import Branch, Constant, Scores
-from orderone.observe.trace.steps import Step
+from orderone.observe.trace.steps import Step, Value
 
 _PASSED = frozenset({"pass", "add", "shift", "constant", "weighting"})
 _STREAM = frozenset({"pass", "add", "shift", "constant"})
@@ -439,6 +439,14 @@ class Graph:
             if any(use.kind in _MIXING for _, use in step.uses):
                 makers |= 1 << index
         return frozenset(readers - others)
+
+    def makers_of(self, values: Iterable[Value]) -> frozenset[str]:
+        """Return the matrices, convolutions and tables that values are linear in."""
+        starts = [value.step for value in values if value.step is not None]
+        names: set[str] = set()
+        for _, maker, _ in self._back(starts, _PASSED):
+            names.update(name for name, use in maker.uses if use.kind in _USES)
+        return frozenset(names)
 
     def parallel_lists(self, used_at: Mapping[str, Sequence[int]]) -> frozenset[str]:
         """Return the names of lists whose members do not read each other's outputs.
