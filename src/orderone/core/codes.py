@@ -265,7 +265,8 @@ PLAN = {
     "needs-example-batch": (
         "Residual branches, and the norm before a tied readout, are found by tracing a forward"
         " pass, and the forward pass of this model was not traced. Pass an example batch as"
-        " inputs=: a tensor, a tuple, or a dict of keyword arguments."
+        " inputs=: a tensor, a tuple, or a dict of keyword arguments. A model on the meta device is"
+        " traced only if it is one of Hugging Face."
     ),
     "needs-loss": (
         "The model returns no loss and no usual loss fits its output. Pass loss=function(output,"

@@ -73,7 +73,10 @@ class PlanTrainerMixin(Trainer):
         if not args and options.get("model") is None:
             options["model"] = plan.bound()
         self.plan: Plan = plan
-        model = args[0] if args else options["model"]
+        if args:
+            model = args[0]
+        else:
+            model = options["model"]
         if model is not plan.model:
             self.plan = plan = plan.attach(model)
         if not plan.applied:
@@ -99,10 +102,11 @@ class PlanTrainerMixin(Trainer):
         """Make the optimizer of the plan from the tensors of `model`, which may be wrapped."""
         made: Any = self.optimizer
         if made is None:
-            made = self.plan.optimizer(
-                model=self.model if model is None else model,
-                **optimizer_options(self.args, self.plan),
-            )
+            trained = self.model
+            if model is not None:
+                trained = model
+            options = optimizer_options(self.args, self.plan)
+            made = self.plan.optimizer(model=trained, **options)
             setattr(self, "optimizer", made)  # noqa: B010, its type is that of Trainer
             self._planned_optimizer = made
         return made
@@ -112,7 +116,9 @@ class PlanTrainerMixin(Trainer):
     ) -> Any:  # GreedyLR of Transformers is no LRScheduler
         """Make the schedule; raise BrokenRatios if it changes the ratios of the plan."""
         scheduler = super().create_scheduler(num_training_steps, optimizer)
-        used: Any = self.optimizer if optimizer is None else optimizer
+        used: Any = optimizer
+        if used is None:
+            used = self.optimizer
         check_ratios(getattr(used, "optimizer", used), scheduler)
         self._checked_scheduler = scheduler
         return scheduler
@@ -143,7 +149,9 @@ class PlanTrainerMixin(Trainer):
         resumed: Any = resume_from_checkpoint
         if isinstance(resumed, PathLike):
             resumed = fspath(resumed)
-        folder = get_last_checkpoint(str(self.args.output_dir)) if resumed is True else resumed
+        folder = resumed
+        if resumed is True:
+            folder = get_last_checkpoint(str(self.args.output_dir))
         if isinstance(folder, str):
             _must_be_of_plan(Path(folder), self.plan)
         return super().train(resumed, trial, ignore_keys_for_eval)

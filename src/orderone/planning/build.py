@@ -175,33 +175,31 @@ def plan(
         Lambda=Lambda,
     )
     request = options.read(model)
+    notes = (*request.lr_notes(optimizer), *request.instance_notes(optimizer))
     if base is None and not is_strategy(request.name):
         raise _no_base(request)
     if base is None or (isinstance(base, str) and base == ABSOLUTE):
         made = _absolute_plan(model, request, options)
-        return replace(
-            made,
-            notes=(*made.notes, *request.lr_notes(optimizer), *request.instance_notes(optimizer)),
-        )
-    if C or Lambda:
-        message = (
-            "C, Lambda: only absolute mode (base='absolute') has these constants; relative to a"
-            " base, the initial sizes and the learning rate of the base replace them"
-        )
-        raise InputError(message, "absolute-mode", argument="C" if C else "Lambda")
+        return replace(made, notes=(*made.notes, *notes))
+    _refuse_constants(options)
     if isinstance(base, (str, PathLike)):
         base = _load_plan(base)
     made = _relative_plan(model, _read_base(model, base), request, options)
-    notes = (
-        *made.notes,
-        *_larger_base_notes(made),
-        *request.lr_notes(optimizer),
-        *request.instance_notes(optimizer),
-    )
-    made = replace(made, notes=notes)
+    made = replace(made, notes=(*made.notes, *_larger_base_notes(made), *notes))
     if isinstance(base, Plan) and base.applied:
         return _continue_applied(made, base)
     return made
+
+
+def _refuse_constants(options: PlanOptions) -> None:
+    """Raise an InputError for constants that belong to absolute mode."""
+    for name, constants_of_mode in (("C", options.C), ("Lambda", options.Lambda)):
+        if constants_of_mode:
+            message = (
+                "C, Lambda: only absolute mode (base='absolute') has these constants; relative to"
+                " a base, the initial sizes and the learning rate of the base replace them"
+            )
+            raise InputError(message, "absolute-mode", argument=name)
 
 
 def _absolute_plan(model: nn.Module, request: Request, options: PlanOptions) -> Plan:

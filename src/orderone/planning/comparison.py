@@ -76,15 +76,17 @@ class Comparison:
         experts = self._experts(counterparts)
         tensors: list[Evidence] = []
         for name, item in self.items.items():
+            traced = self.traced_as.get(name, "")
             evidence = Evidence(
                 item,
                 self.base.shapes[counterparts[name].name],
                 override=overrides.get(name),
-                traced=self.facts.layouts.get(self.traced_as.get(name, ""), ()),
+                traced=self.facts.layouts.get(traced, ()),
                 declared=declared_layouts(item),
                 is_output=not set(self.facts.outputs).isdisjoint(item.modules),
                 siblings=(1, 1) if name in experts else counterparts[name].siblings,
-                generated=self.facts.generated.get(self.traced_as.get(name, "")),
+                generated=self.facts.generated.get(traced),
+                reads_data=self.facts.reads_data(traced),
                 expert=experts.get(name),
             )
             tensors.append(evidence)

@@ -68,6 +68,7 @@ class ForwardFacts:
     # mixtures of experts in base and target, by the name that their blocks share
     routing: Mapping[str, RoutingChange] = field(default_factory=dict)
     normalized: frozenset[str] = frozenset()  # matrices whose output a norm divides by its size
+    data_readers: frozenset[str] = frozenset()  # matrices that read the inputs of the model
     # parameters of a hypernetwork -> the part of their growth (in logarithms) that is the fan-in of
     # the matrix that they write
     generated: Mapping[str, float] = field(default_factory=dict)
@@ -102,6 +103,13 @@ class ForwardFacts:
     def in_scores(self, traced_as: Mapping[str, str]) -> set[str]:
         """Return the tensors that make queries or keys of attention, by name in the model."""
         return {name for name, traced in traced_as.items() if traced in self.scored}
+
+    def reads_data(self, traced: str) -> bool | None:
+        """Return whether a matrix reads the inputs of the model; None if that is unknown."""
+        kinds = {layout.kind for layout in self.layouts.get(traced, ())}
+        if "matrix" not in kinds:
+            return None
+        return traced in self.data_readers
 
     def power(self, name: str, kind: str) -> float:
         """Return the power of the width that multiplies a use of a tensor."""
@@ -315,6 +323,7 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         outputs=outputs,
         parallel=frozenset(stack_of(name) for name in large.parallel),
         normalized=large.normalized,
+        data_readers=large.data_readers,
         scored=_scored(large),
         generated=_generated(small, large, same),
         at_output=large.at_output,

@@ -93,5 +93,7 @@ class Trace:
     # sizes that products of two activations are summed over, in the order of the network
     summed: tuple[int, ...] = ()
     terms: tuple[Term, ...] = ()
+    # matrices that read the inputs of the model: no other matrix or table comes before them
+    data_readers: frozenset[str] = frozenset()
     # parameters whose output is a matrix itself (a hypernetwork): its fan-in and fan-out
     generated: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -17,7 +17,10 @@ _PASSED = frozenset({"pass", "add", "shift", "constant", "weighting"})
 _STREAM = frozenset({"pass", "add", "shift", "constant"})
 _PRODUCTS = frozenset({"product", "contraction", "attention"})
 _USES = ("matrix", "convolution", "lookup")
+_MIXING = frozenset({*_USES, "table"})
 _MAKERS = frozenset({"matrix", "convolution", "lookup", "norm"})
+
+FIRST_INPUT = "weight_ih_l0"  # prefix of the tensors in torch's recurrent layers that read inputs
 
 
 class Graph:
@@ -413,6 +416,29 @@ class Graph:
         for _, maker, _ in self._back(starts, _PASSED | {"gain"}):
             names.update(name for name, use in maker.uses if use.kind == "matrix")
         return frozenset(names)
+
+    def data_readers(self) -> frozenset[str]:
+        """Return the matrices that read the inputs of the model in all their uses.
+
+        No other matrix or table comes before them. Of a recurrent layer that torch runs as one
+        operation, only the first input matrix can be one.
+        """
+        makers = 0  # bit mask of steps
+        readers: set[str] = set()
+        others: set[str] = set()
+        for index, step in enumerate(self.steps):
+            matrices = [name for name, use in step.uses if use.kind in ("matrix", "convolution")]
+            reads_data = step.fed and not step.ancestors & makers
+            for name in matrices:
+                attribute = name.rpartition(".")[2]
+                is_inner = step.kind == "stop" and not attribute.startswith(FIRST_INPUT)
+                if reads_data and not is_inner:
+                    readers.add(name)
+                else:
+                    others.add(name)
+            if any(use.kind in _MIXING for _, use in step.uses):
+                makers |= 1 << index
+        return frozenset(readers - others)
 
     def makers_of(self, values: Iterable[Value]) -> frozenset[str]:
         """Return the matrices, convolutions and tables that values are linear in."""

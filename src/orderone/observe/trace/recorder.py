@@ -80,6 +80,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         carriers=graph.carriers(),
         parallel=graph.parallel_lists(recorder.used_at),
         normalized=graph.normalized_matrices(),
+        data_readers=graph.data_readers(),
         at_output=graph.makers_of(output_values),
         summed=tuple(recorder.summed),
         terms=scaled_terms(graph, output_values),

@@ -115,6 +115,7 @@ class Evidence:
     expert: ExpertPart | None = None  # relative mode: its place in a mixture of experts
     # part of its growth that is the fan-in of the matrix that it writes (a hypernetwork)
     generated: float | None = None
+    reads_data: bool | None = None  # a matrix that reads the model's inputs; None: not traced
 
     @property
     def name(self) -> str:
@@ -259,6 +260,24 @@ def read_overrides(overrides: Mapping[str, str], names: Sequence[str]) -> dict[s
     return result
 
 
+def data_readers(tensors: Iterable[Evidence]) -> set[str]:
+    """Return the matrices that read the inputs of the model, not the output of other matrices.
+
+    The forward pass shows them. Without one, it is the first matrix, if no lookup comes before it;
+    a table of positions does not count as a lookup.
+    """
+    readers: set[str] = set()
+    is_first = True
+    for evidence in tensors:
+        if evidence.only_matrix is not None:
+            if evidence.reads_data or (is_first and evidence.reads_data is None):
+                readers.add(evidence.name)
+            is_first = False
+        elif "lookup" in evidence.kinds and not evidence.hints.positional:
+            is_first = False
+    return readers
+
+
 # --- widths ---------------------------------------------------------------------------------------
 
 
@@ -278,6 +297,13 @@ class Widths:
     def consumed(self) -> set[Size]:
         """Sizes that a matrix sums over."""
         return self._sizes("matrix", "fan_in") | self._unknown
+
+    @cached_property
+    def consumed_inside(self) -> set[Size]:
+        """Sizes that a matrix sums over which does not read the inputs of the model."""
+        readers = data_readers(self.tensors)
+        inner = [evidence for evidence in self.tensors if evidence.name not in readers]
+        return Widths(inner).consumed
 
     @cached_property
     def produced(self) -> set[Size]:
