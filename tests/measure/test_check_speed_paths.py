@@ -180,10 +180,10 @@ def test_passes_begin_without_gradients():
     seen: list[bool] = []
 
     class Watching(nn.Sequential):
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, input: Tensor) -> Tensor:
             if torch.is_grad_enabled():
                 seen.append(any(p.grad is not None for p in self.parameters()))
-            return super().forward(x)
+            return super().forward(input)
 
     batch = torch.randn(16, 20), torch.randint(0, 4, (16,))
     o1.coord_check(

@@ -319,7 +319,7 @@ def construct(
         ) from error
 
 
-@lru_cache(maxsize=64)  # a check constructs one optimizer per model; classes of users may come and go
+@lru_cache(maxsize=64)  # a check constructs one for each model; classes of users come and go
 def _arguments(kind: type[Optimizer]) -> Mapping[str, Parameter]:
     """Return the arguments of the constructor, by name."""
     return signature(kind).parameters
