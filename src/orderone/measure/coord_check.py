@@ -45,6 +45,7 @@ from orderone.measure.inputs import (
     SizesInput,
 )
 from orderone.measure.judge.judging import judge
+from orderone.measure.kept_memory import kept_memory
 from orderone.measure.observations import Observations, StudyResult
 from orderone.measure.optimizer_law import law_of
 from orderone.measure.output_linearity import nonlinear_layers
@@ -229,7 +230,7 @@ def coord_check(
     if tokens is not None:
         settings["tokens"] = tokens
     axis, sizes = read_sizes(**of_models)
-    with preserved():  # the check sets seeds
+    with preserved(), kept_memory():  # the check sets seeds
         seed_list = read_seeds(seeds)
         example = read_examples(batches, steps, batch_size, collate_fn)
         study = _Study(
@@ -430,8 +431,8 @@ class _Study:
                 # no plan is applied: how initial sizes depend on the depth is left to the model
                 own_depths = dict.fromkeys(shapes_of(self.large), 1.0)
                 family = replace(family, base=replace(family.base, own_depths=own_depths))
-            self.plans[self.sizes[0]] = family.plan(self.small)
-            self.plans[self.sizes[-1]] = family.plan(self.large)
+            self.plans[self.sizes[0]] = family.plan(self.small, is_new=True)
+            self.plans[self.sizes[-1]] = family.plan(self.large, is_new=True)
             return family
         except ValueError as error:
             if self.is_planned_here:
@@ -563,9 +564,8 @@ class _Study:
     def _plan(self, model: nn.Module, size: int) -> Plan:
         assert self.family is not None  # otherwise its error was raised
         if size not in self.plans:
-            self.plans[size] = self.family.plan(model)
-        # the model was just built: there are no earlier sizes to compare it with
-        return replace(self.plans[size], model=model, planned={})
+            self.plans[size] = self.family.plan(model, is_new=True)
+        return replace(self.plans[size], model=model)
 
     def _check_schedule(self, setup: Setup, size: int) -> None:
         """Set `schedule_fault` if a schedule depends on the size.

@@ -359,13 +359,13 @@ class Training:
     def step(self, batch: Batch) -> bool:
         """Make one update; return False, without an update, if the loss is not finite."""
         set_training_mode(self.setup.optimizer, True)
+        forget_gradients(self.setup.optimizer)  # before the pass, which can use their memory
         loss = self.loss_on(batch)
         value = float(loss.detach())
         self.losses.append(value)
         if not math.isfinite(value):
             self.ended = f"the loss is {value} at step {self.steps}"
             return False
-        forget_gradients(self.setup.optimizer)
         if not self._backward(loss):
             self.ended = f"gradients are not finite in float16 at step {self.steps}"
             return False
@@ -617,6 +617,7 @@ def _record(
                     break
         if training.ended:
             return probe, []
+        forget_gradients(training.setup.optimizer)  # they are recorded
         with _adding_state(states, model, batches[0], options):
             if options.fixed:
                 probe.last_pass(lambda: training.loss_on(batches[0]))

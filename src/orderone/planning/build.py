@@ -275,15 +275,15 @@ class Family:
     facts: ForwardFacts
     options: PlanOptions
 
-    def plan(self, model: nn.Module) -> Plan:
-        """Return the plan for one of the models."""
+    def plan(self, model: nn.Module, is_new: bool = False) -> Plan:
+        """Return the plan for one of the models; `is_new` as in `relative.relative_plan`."""
         facts = self.facts
         if shapes_of(model) == self.base.shapes:
             facts = replace(facts, scores=(), routing={}, constant_growth={})  # nothing grows
         elif self.options.probe and (facts.scores or facts.routing or facts.constant_growth):
             # head size, experts and rank grow by another factor for every model
             facts = forward_facts.collect(model, self.base, self.options.inputs)
-        return relative.relative_plan(unwrap(model), self.base, self.request, facts)
+        return relative.relative_plan(unwrap(model), self.base, self.request, facts, is_new)
 
     def other_sizes(self, model: nn.Module) -> dict[str, set[tuple[int, int]]]:
         """Return the sizes of `relative.other_sizes`, in the base and in the model."""

@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 
 from orderone.core.errors import InputError, one_of
@@ -60,6 +60,7 @@ class NameHints:
     attention_part: str | None  # Q, K, V or U
 
 
+@cache  # asked many times for every tensor
 def read_name(name: str) -> NameHints:
     """Return the hints in the name of a tensor."""
     name = name.lower()
