@@ -17,6 +17,7 @@ from orderone.measure.processes import of_all_processes
 from orderone.measure.spectral_norms import SpectralMeter
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import repeatable
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.device_queue import memory
 from orderone.observe.hooks import (
     Identities,
@@ -463,7 +464,7 @@ class Probe:
         try:
             with (
                 repeatable(self.model),
-                torch.no_grad(),
+                without_gradients(unwrap(self.model)),
                 self.precision.passes(self.model),
                 naming_batch("batch", self.batch, self.model),
             ):
