@@ -90,6 +90,25 @@ def test_resume_needs_the_same_plan(tmp_path):
         trained(tmp_path / "parts", plan(), resume=str(folder))
 
 
+def packed_plan(heads):
+    """Queries and keys of GPT-2 are rows of one tensor; they follow the size of heads."""
+    options = {"lr": 3e-3, "weight_decay": 0.1, "inputs": batch(0)}
+    return o1.plan(
+        planned_models.model("gpt2"), base={"n_embd": 32, "n_head": heads}, **options
+    )  # fmt: skip
+
+
+def test_resume_needs_the_same_rows_of_packed_projections(tmp_path):
+    trained(tmp_path, packed_plan(4), save_strategy="steps", save_steps=5)
+    folder = str(tmp_path / "checkpoint-5")
+    other = packed_plan(2)
+    name = "transformer.h.0.attn.c_attn.weight"
+    assert other[name].lr == packed_plan(4)[name].lr
+    with refuses("checkpoint-of-other-plan", argument="resume_from_checkpoint"):
+        trained(tmp_path, other, resume=folder)
+    trained(tmp_path, packed_plan(4), resume=folder)
+
+
 SCHEDULES: dict[str, dict[str, float]] = {
     "cosine_with_restarts": {"num_cycles": 3},
     "cosine_with_min_lr": {"min_lr": 3e-4},

@@ -30,7 +30,7 @@ from orderone.integrations.saved_settings import must_equal, settings_of
 from orderone.measure.inputs import CorridorInput, PatternsInput
 from orderone.measure.size_monitor import CORRIDOR, SizeMonitor, read_corridor
 from orderone.planning.plan import Plan
-from orderone.planning.schedule import check_ratios
+from orderone.planning.schedule import check_ratios, unwrapped
 
 try:
     from transformers import (
@@ -133,9 +133,7 @@ class PlanTrainerMixin(Trainer):
                 "setting-of-the-plan",
                 argument="create_optimizer",
             )
-        scheduler: Any = self.lr_scheduler
-        while hasattr(scheduler, "scheduler"):  # wrappers of Accelerate
-            scheduler = scheduler.scheduler
+        scheduler: Any = unwrapped(self.lr_scheduler)
         if scheduler is not None and scheduler is not self._checked_scheduler:
             check_ratios(self._planned_optimizer, scheduler)
 

@@ -54,7 +54,9 @@ def check(
     check_options(optimizer)
     check_conventions(plan, optimizer)
     wanted = _wanted(plan, optimizer)
-    if scheduler is not None and _inner(scheduler) is not optimizer:
+    scheduler = unwrapped(scheduler)
+    own = (optimizer, getattr(optimizer, "optimizer", None))  # inside the wrapper of Accelerate
+    if scheduler is not None and all(_inner(scheduler) is not known for known in own):
         raise InputError("scheduler: it belongs to another optimizer", argument="scheduler")
     if not is_proportional(rates := _rates(optimizer), wanted):
         message = _message("before the first step", rates, wanted, scheduler)
@@ -79,6 +81,13 @@ def simulated_rates(
     """Return the learning rates of every group, now and after each step of the schedule."""
     length = _length(scheduler) if steps is None else steps
     return [_rates(optimizer), *_simulate(optimizer, scheduler, length)]
+
+
+def unwrapped(scheduler: Any) -> Any:
+    """Return the scheduler inside wrappers of a trainer, such as those of Accelerate."""
+    while hasattr(scheduler, "scheduler"):
+        scheduler = scheduler.scheduler
+    return scheduler
 
 
 def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
