@@ -215,6 +215,7 @@ class _Fits:
             finding.reason,
             math.nan if expected.two_sided else expected.bound,
             expected.least,
+            parts=expected.parts,
         )
 
 
