@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import orderone as o1
-from orderone.measure.judge.judging import without_turns
+from orderone.measure.judge.resolution import without_turns
 from orderone.measure.judge.verdict import Expected, Verdict, verdict_on_fit
 from orderone.measure.observations import Observations
 from orderone.measure.runs import Run

@@ -151,6 +151,23 @@ def line(
             "depth='sqrt'",
         ),
         ([line("h", "change", 0.9, 0.0)], {"axis": "depth"}, "unscaled-branches", "L^+0.90"),
+        ([line("h", "change", 0.9, 0.0)], {"deeper": True}, "unscaled-branches", "n^+0.90"),
+        (
+            [line("w", "learning rate", 0.0, -1.0, "hidden")],
+            {"one_rate": True, "scheduled": True},
+            "standard-parameterization",
+            "rates of w do not change with the width as mup requires (one rate for all tensors and"
+            " sizes); or the schedule",
+        ),
+        (
+            [
+                line("w", "weight", 0.0, -0.5),
+                replace(line("q", "multiplier", 0.5, 0.0), multiplier=0.5),
+            ],
+            {},
+            "wrong-initial-size",
+            "w scales like n^+0.00",
+        ),
         (
             [replace(line("h", "change", 0.9, 0.5), reason=Reason.PREDICTED_GROWTH)],
             {},

@@ -89,6 +89,7 @@ from orderone.planning.build import Family
 from orderone.planning.counterparts import is_number, numbered, stack_of
 from orderone.planning.options import OPTION_NAMES
 from orderone.planning.schedule import remedy, simulated_rates
+from orderone.planning.supported import check_modules
 from orderone.seeding import preserved
 from orderone.torch_compat import has_gradient_hooks
 
@@ -314,6 +315,7 @@ class _Study:
         self._built = {(self.sizes[0], seed): smallest, (self.sizes[-1], seed): largest}
         self.small = model_of(smallest)
         self.large = model_of(largest)
+        check_modules(self.large)
         self.frozen = read_patterns(frozen, self.large, "frozen")
         self._read_built(smallest, largest)
         self.key: Callable[[str], str] = _shared_names(self.small, self.large)

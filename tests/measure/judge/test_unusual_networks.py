@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.errors import refuses
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -282,3 +283,16 @@ def test_parameters_that_a_layer_reads_are_learned_tokens():
     plan = o1.plan(LearnedQueries(128), base=LearnedQueries(32), inputs=numbers()[0])
     assert plan["queries"].role == "embedding"
     assert plan["hidden.weight"].role == "hidden"
+
+
+# --- refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_model_with_its_optimizer_is_refused_like_one_to_be_planned():
+    def build(width):
+        model = torch.jit.script(nn.Sequential(nn.Linear(8, width), nn.Linear(width, 4)))
+        return model, torch.optim.Adam(model.parameters())
+
+    with refuses("scripted-model", argument="model"):
+        check(build)

@@ -41,9 +41,14 @@ def change(facts: StudyFacts, name: str, step: int) -> Expected | None:
     weight = facts.theory.weight_of(name)
     if (name and not weight) or not facts.has_gradient(name):
         return expected
-    largest = min(_or_zero(expected.exponent), expected.bound) - facts.multiplied(weight)
-    least = largest - facts.missing_alignment(name) - facts.fading - facts.small_gradients
-    return replace(expected, least=least)
+    return _with_lower_end(
+        expected,
+        ("of the rule", min(_or_zero(expected.exponent), expected.bound)),
+        ("multipliers of the tensor", facts.multiplied(weight)),
+        ("missing alignment, measured", facts.missing_alignment(name)),
+        ("inner readouts and fixed entries before it", facts.fading),
+        ("bottlenecks, where steps follow gradients", facts.small_gradients),
+    )
 
 
 def input_at_start(facts: StudyFacts, name: str, step: int) -> Expected | None:
@@ -56,11 +61,16 @@ def input_at_start(facts: StudyFacts, name: str, step: int) -> Expected | None:
     role = facts.theory.expect(name, Quantity.CHANGE).role
     if role not in (Role.HIDDEN, Role.READOUT):
         return None
-    least = -facts.fading - facts.multiplied(weight)
+    expected = _with_lower_end(
+        Expected(0.0, role=role),
+        ("order one", 0.0),
+        ("inner readouts and fixed entries before it", facts.fading),
+        ("multipliers of the tensor", facts.multiplied(weight)),
+    )
     last = facts.fits(Quantity.INPUT, facts.study.observations.steps).get(name)
-    if last is not None and not last.exponent < least - BOUNDARY:
-        least = -math.inf  # training makes it of order one
-    return Expected(0.0, least=least, role=role)
+    if last is not None and not last.exponent < expected.least - BOUNDARY:
+        return Expected(0.0, role=role)  # training makes it of order one
+    return expected
 
 
 def output_gradient(facts: StudyFacts, name: str, step: int) -> Expected | None:
@@ -80,11 +90,25 @@ def output_gradient(facts: StudyFacts, name: str, step: int) -> Expected | None:
     weight = facts.theory.weight_of(name)
     if not facts.has_lower_ends or not weight or not facts.has_gradient(name):
         return expected
-    least = expected.bound - MISSING_ALIGNMENT - facts.fading - facts.multiplied(weight)
+    with_end = _with_lower_end(
+        expected,
+        ("of the rule", expected.bound),
+        ("missing alignment, the largest possible", MISSING_ALIGNMENT),
+        ("inner readouts and fixed entries", facts.fading),
+        ("multipliers of the tensor", facts.multiplied(weight)),
+    )
     last = facts.fits(Quantity.OUTPUT_GRADIENT, facts.study.observations.steps - 1).get(name)
-    if last is not None and not last.exponent < least - BOUNDARY:
+    if last is not None and not last.exponent < with_end.least - BOUNDARY:
         return expected
-    return replace(expected, least=least)
+    return with_end
+
+
+def _with_lower_end(
+    expected: Expected, largest: tuple[str, float], *smaller: tuple[str, float]
+) -> Expected:
+    """Return the expectation with a lower end: the largest exponent minus what makes it smaller."""
+    least = largest[1] - sum(power for _, power in smaller)
+    return replace(expected, least=least, parts=(largest, *smaller))
 
 
 def _of_activation(facts: StudyFacts, name: str, quantity: Quantity) -> Expected:

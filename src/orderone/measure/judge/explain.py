@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from orderone.core.errors import InputError
 from orderone.core.text_table import wrapped
-from orderone.measure.judge.quantities import row_of
+from orderone.measure.judge.quantities import JUDGE, row_of
 from orderone.measure.judge.thresholds import THRESHOLDS
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason
 
@@ -43,16 +43,29 @@ def _about(line: Judgement, rule: str, axis: str) -> list[str]:
             f" {_allowed(line, size)}: {row.prediction}"
         )
     details.append(prediction)
+    if line.parts and math.isfinite(line.least):
+        details.append(f"lower end: {size}^{line.least:+z.2f} = {_sum_of_parts(line)}")
     for name in row.tolerance:
         threshold = THRESHOLDS[name]
         details.append(f"threshold {threshold.value:g}: {threshold.meaning}")
         details.append(f"  why: {threshold.reason}")
     details.append(f"theory: {row.source}")
+    details.append(f"code in {JUDGE}: {', '.join(row.code)}")
     if line.cause:
         details.append(f"because: {line.cause}")
     for detail in details:
         texts += wrapped(detail)
     return texts
+
+
+def _sum_of_parts(line: Judgement) -> str:
+    """Return the sum that gives the lower end: `+0.00 (of the rule) - 0.12 (...)`."""
+    (what, largest), *smaller = line.parts
+    text = f"{largest:+z.2f} ({what})"
+    for what, power in smaller:
+        if power:
+            text += f" - {power:.2f} ({what})"
+    return text
 
 
 def _allowed(line: Judgement, size: str) -> str:

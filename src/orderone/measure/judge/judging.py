@@ -5,7 +5,7 @@ Lines come from the table in `quantities` (fits), from `settings` (known numbers
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,16 +19,20 @@ from orderone.measure.judge.causes import likely_causes, read_context
 from orderone.measure.judge.common_excess import common_excess, common_gradient
 from orderone.measure.judge.multipliers import multipliers
 from orderone.measure.judge.quantities import TABLE, When
+from orderone.measure.judge.resolution import (
+    coarsest,
+    if_resolved,
+    vanishing_gradients,
+    without_turns,
+)
 from orderone.measure.judge.settings import SettingsJudge
 from orderone.measure.judge.study_facts import StudyFacts
 from orderone.measure.judge.thresholds import (
-    CANCELLED,
     EXACT,
     FEW,
     RESOLUTION,
-    ROUNDED,
-    VANISHING,
 )
+from orderone.measure.judge.unjudged import note_on_unjudged, unjudged_tensors
 from orderone.measure.judge.untrained import untrained_tensors
 from orderone.measure.judge.verdict import (
     SYMBOLS,
@@ -40,22 +44,17 @@ from orderone.measure.judge.verdict import (
     verdict_on_fit,
     without_cancellation,
 )
-from orderone.measure.observations import Line, Observations, StudyResult
-from orderone.measure.recording import CHANGES
+from orderone.measure.observations import StudyResult
 from orderone.observe.inventory import inventory
-from orderone.observe.precision import Precision
 from orderone.observe.quantities import Quantity
 from orderone.planning.start_outputs import Kind, kind_of, output_sizes
 from orderone.planning.start_sizes import StartReport
 
 MOST_TROUBLES = 3  # largest number of troubles in the notes
-MOST_NAMES = 3  # names in a note
 NAN = math.nan
 # quantities of a tensor that are rounding errors if its gradient is; initial sizes and weight decay
 # are not: they do not depend on the gradient
 FOLLOWING_GRADIENTS = (Quantity.GRADIENT, Quantity.UPDATE)
-# outputs are those of the start plus a sum of steps
-SUMS_OF_STEPS = (Quantity.CHANGE, Quantity.SCORE_CHANGE, Quantity.OUTPUT)
 
 
 def judge(study: StudyResult, confidence: float) -> Check:
@@ -63,13 +62,13 @@ def judge(study: StudyResult, confidence: float) -> Check:
     facts = StudyFacts(study)
     untrained, remarks = untrained_tensors(study)
     lines = [*judged_lines(study, facts, confidence), *untrained]
-    unjudged = _unjudged_tensors(study, lines)
+    unjudged = unjudged_tensors(study, lines)
     verdict = verdict_on_whole(study, lines)
     causes = likely_causes(lines, read_context(study, facts))
     if verdict == Verdict.UNCLEAR:
         causes += _reasons_for_unclear(study, lines)
     if verdict == Verdict.PASS and unjudged:
-        remarks = [*remarks, _note_on_unjudged(unjudged)]
+        remarks = [*remarks, note_on_unjudged(unjudged)]
     return Check(
         study.observations,
         tuple(lines),
@@ -215,71 +214,8 @@ class _Fits:
             finding.reason,
             math.nan if expected.two_sided else expected.bound,
             expected.least,
+            parts=expected.parts,
         )
-
-
-def without_turns(
-    observations: Observations, line: Line, expected: Expected, failure: Finding, confidence: float
-) -> Finding:
-    """Return UNCLEAR where outputs seem to grow because those of small models turn back.
-
-        |h_T - h_0| <= max_t |h_t - h_0|
-
-    If the left-hand side grows like a power of the size, so does the right-hand side.
-    """
-    name, quantity, step = line
-    if quantity not in SUMS_OF_STEPS or step < 2:
-        return failure
-    largest = observations.fit_of_largest(name, quantity, step, confidence)
-    if largest is None:
-        return failure
-    axis = observations.axis
-    if verdict_on_fit(largest, expected, axis).verdict == Verdict.FAIL:
-        return failure
-    reason = (
-        f"but the largest change during the {step} steps scales like"
-        f" {SYMBOLS[axis]}^{largest.exponent:+z.2f}: in small models, later steps undo earlier"
-        " ones; use a smaller learning rate"
-    )
-    return Finding(Verdict.UNCLEAR, f"{failure.cause}; {reason}")
-
-
-def coarsest(dtypes: Iterable[torch.dtype], precision: Precision) -> float:
-    """Return the relative distance of neighbouring numbers in the coarsest precision of outputs.
-
-    It is that of autocast, or of a parameter.
-    """
-    used = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
-    if precision.half is not None:
-        used.append(precision.half)
-    return max((torch.finfo(dtype).eps for dtype in used), default=0.0)
-
-
-def if_resolved(
-    observations: Observations, line: Line, finding: Finding, precision: float
-) -> Finding:
-    """Return UNCLEAR where a change of outputs is smaller than their rounding errors.
-
-    Rounding errors hide a change that falls with the size, and one that grows while it is small. A
-    change that fails at the largest size by more than rounding stays FAIL.
-    """
-    name, quantity, step = line
-    compared = {change: of for of, change in CHANGES.items()}.get(quantity)
-    if compared is None:
-        return finding
-    outputs = observations.at(name, compared, 0)
-    unresolved: set[int] = set()
-    for run, change in observations.at(name, quantity, step).items():
-        if run in outputs and change.rms < RESOLUTION * precision * outputs[run].rms:
-            unresolved.add(run[0])
-    largest = max(size for size, _ in observations.at(name, quantity, step))
-    if not unresolved or (finding.verdict == Verdict.FAIL and largest not in unresolved):
-        return finding
-    cause = (
-        "inconclusive: the change is smaller than the rounding errors of the outputs; use a larger"
-        " learning rate, more steps, or precision='float32'"
-    )
-    return Finding(Verdict.UNCLEAR, cause)
 
 
 def _says_something(expected: Expected) -> bool:
@@ -307,50 +243,6 @@ def _gauge(expected: Expected, verdict: Verdict, size: str) -> str:
         f"{size}^{power:.3g} is correct here: the plan writes a factor of another layer or of the"
         f" forward code into {expected.gauge_of} (gauge), for example the factor of a tied readout"
     )
-
-
-def vanishing_gradients(observations: Observations) -> frozenset[str]:
-    """Return the tensors whose gradient is rounding error."""
-    sizes = {}
-    for name in observations.names(Quantity.GRADIENT):
-        sizes[name] = observations.largest(name, Quantity.GRADIENT)
-    vanishing = set()
-    if sizes:
-        median = sorted(sizes.values())[len(sizes) // 2]
-        for name, size in sizes.items():
-            if size < VANISHING * median or _gradient_cancels(observations, name):
-                vanishing.add(name)
-    return frozenset(vanishing | _rounded_gradients(observations))
-
-
-def _rounded_gradients(observations: Observations) -> set[str]:
-    """Return the tensors whose gradient is mostly rounding error of autocast."""
-    rounded: set[str] = set()
-    for run in observations.runs:
-        for name, error in run.rounding.items():
-            if error > ROUNDED:
-                rounded.add(observations.key(name))
-    return rounded
-
-
-def _gradient_cancels(observations: Observations, name: str) -> bool:
-    """Return whether the gradient of a bias cancels over tokens.
-
-    This happens to a bias before batch norm: the gradients at the output add up to zero, where a
-    random sum of N entries has sqrt(N) times their size.
-    """
-    module, _, tensor = name.rpartition(".")
-    gradients = observations.at(name, Quantity.GRADIENT, 0)
-    if tensor != "bias" or not gradients:
-        return False
-    arriving = observations.at(module, Quantity.OUTPUT_GRADIENT, 0)
-    for run, gradient in gradients.items():
-        if run not in arriving:
-            return False
-        terms = arriving[run].entries / gradient.entries
-        if not gradient.rms < CANCELLED * arriving[run].rms * math.sqrt(terms):
-            return False
-    return True
 
 
 # --- the whole study ------------------------------------------------------------------------------
@@ -428,28 +320,3 @@ def _first_few(troubles: Sequence[str]) -> list[str]:
     if len(troubles) <= MOST_TROUBLES:
         return [*troubles]
     return [*troubles[:MOST_TROUBLES], f"and {len(troubles) - MOST_TROUBLES} more of this kind"]
-
-
-# --- unjudged tensors -----------------------------------------------------------------------------
-
-
-def _unjudged_tensors(study: StudyResult, lines: Sequence[Judgement]) -> tuple[str, ...]:
-    """Return the trained tensors whose learning rate no line judges."""
-    judged = {line.module for line in lines if line.quantity == Quantity.RATE}
-    judged |= {line.module for line in lines if line.reason == Reason.FROZEN}
-    observations = study.observations
-    unjudged: dict[str, None] = {}
-    for name, item in inventory(study.largest).items():
-        key = observations.key(name)
-        moved = observations.largest(key, Quantity.UPDATE) > 0
-        if item.tensor.requires_grad and moved and key not in judged:
-            unjudged[key] = None
-    return tuple(unjudged)
-
-
-def _note_on_unjudged(unjudged: tuple[str, ...]) -> str:
-    names = ", ".join(unjudged[:MOST_NAMES])
-    if len(unjudged) > MOST_NAMES:
-        names = f"{names} and {len(unjudged) - MOST_NAMES} more"
-    note = f"this check did not judge the learning rate of {names}; check.unjudged lists all"
-    return with_code(note, "unjudged-tensors")

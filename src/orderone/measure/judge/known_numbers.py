@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from orderone.measure.judge.verdict import Judgement, Reason, Verdict
 from orderone.measure.observations import StudyResult
@@ -76,3 +78,30 @@ def rates_of(study: StudyResult) -> dict[str, dict[int, float]]:
 
 def _rms(values: list[float]) -> float:
     return math.sqrt(sum(value * value for value in values) / len(values))
+
+
+def settings_by_size(study: StudyResult, setting: str) -> dict[str, dict[int, float]]:
+    """Return a setting by tensor and size."""
+    key = study.observations.key
+    values: dict[str, dict[int, float]] = {}
+    for run in study.observations.runs:
+        for name, settings in run.settings.items():
+            if setting in settings:
+                values.setdefault(key(name), {})[run.size] = settings[setting]
+    return values
+
+
+def constant_sizes(model: nn.Module) -> dict[str, float]:
+    """Return the size of each tensor that is no parameter, by name."""
+    tensors = dict(model.named_buffers())
+    for prefix, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                tensors[f"{prefix}.{name}"] = value
+    sizes: dict[str, float] = {}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            norm = float(torch.linalg.vector_norm(tensor.detach().double()))
+            if math.isfinite(norm):
+                sizes[name] = norm / math.sqrt(tensor.numel())
+    return sizes

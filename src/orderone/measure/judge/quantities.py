@@ -30,6 +30,7 @@ SOLVER = "src/orderone/theory/exponents/solver.py"
 FACTORS = "src/orderone/rules/axes/width.py"
 ATTENTION = "src/orderone/theory/exponents/attention.py"
 SCHEDULES = "src/orderone/planning/schedule.py"
+JUDGE = "src/orderone/measure/judge"
 STUDY = "study"  # subject of the lines about all tensors together
 
 
@@ -55,7 +56,22 @@ class JudgedQuantity:
     prediction: str
     tolerance: tuple[str, ...]  # names of thresholds
     source: str  # file of the theory behind the prediction
-    predict: Predictor | None = None  # None: `settings` and `judging` judge it without a fit
+    predict: Predictor | None = None  # None: `judged_in` judges it without a fit
+    judged_in: str = ""  # file and function, of quantities without a predictor
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """Places in `JUDGE` that decide a line, at most five, in the order to read them."""
+        if self.predict is None:
+            return ("quantities.py: TABLE", self.judged_in, "thresholds.py: THRESHOLDS")
+        file = self.predict.__module__.rpartition(".")[2]
+        return (
+            "quantities.py: TABLE",
+            f"{file}.py: {self.predict.__name__}",
+            "theory.py: Theory",
+            "verdict.py: verdict_on_fit",
+            "thresholds.py: THRESHOLDS",
+        )
 
 
 TABLE: tuple[JudgedQuantity, ...] = (
@@ -69,6 +85,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         " the forward code and for the initial size",
         ("exact",),
         SOLVER,
+        judged_in="settings.py: SettingsJudge._of_tensor",
     ),
     JudgedQuantity(
         Quantity.WEIGHT,
@@ -103,8 +120,9 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "one factor for all tensors: the measured update divided by the update that follows from"
         " learning rate and gradient",
         "the same factor at every size: steps are neither clipped nor made smaller by eps",
-        ("common",),
+        ("common", "exact"),
         UPDATES,
+        judged_in="common_excess.py: common_excess",
     ),
     JudgedQuantity(
         Quantity.DECAY,
@@ -126,6 +144,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "it scales like gradient / weight",
         ("exact", "negligible"),
         FACTORS,
+        judged_in="settings.py: SettingsJudge._penalty",
     ),
     JudgedQuantity(
         Quantity.EPS,
@@ -136,6 +155,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "it scales like the gradient of the rule",
         ("exact", "damped"),
         UPDATES,
+        judged_in="settings.py: SettingsJudge._eps",
     ),
     JudgedQuantity(
         Quantity.SETTINGS,
@@ -146,6 +166,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "they are the same at every size",
         (),
         FACTORS,
+        judged_in="settings.py: SettingsJudge._time_scales",
     ),
     JudgedQuantity(
         Quantity.MULTIPLIER,
@@ -155,9 +176,10 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "a number in the forward code that depends on the width and multiplies no matrix: one term"
         " of a sum behind a nonlinearity, the input of a softmax, the output",
         "the result is of order one: if what it multiplies is, the number must not depend on the"
-        " width",
+        " width. A sum of n products of activations counts as n, as training aligns them",
         ("exact", "boundary"),
         SIZES,
+        judged_in="multipliers.py: multipliers",
     ),
     JudgedQuantity(
         Quantity.SCHEDULE,
@@ -168,6 +190,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "at every step the same multiple of those of the smallest model",
         (),
         SCHEDULES,
+        judged_in="judging.py: _without_fits",
     ),
     JudgedQuantity(
         Quantity.SHAPES,
@@ -178,6 +201,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "they depend on the size",
         (),
         FACTORS,
+        judged_in="judging.py: _without_fits",
     ),
     JudgedQuantity(
         Quantity.INPUT,
@@ -285,6 +309,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "the same factor at every size: the loss has no factor that depends on the size",
         ("rough",),
         SIZES,
+        judged_in="common_excess.py: common_gradient",
     ),
 )
 

@@ -23,13 +23,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from orderone.core.errors import code_of
 from orderone.core.roles import Role
 from orderone.measure.fit import Fit
-from orderone.measure.judge.known_numbers import known_line, rates_of, slope
+from orderone.measure.judge.known_numbers import (
+    constant_sizes,
+    known_line,
+    rates_of,
+    settings_by_size,
+    slope,
+)
 from orderone.measure.judge.study_facts import StudyFacts
 from orderone.measure.judge.theory import Theory
 from orderone.measure.judge.thresholds import BOUNDARY, DAMPED, DRAWN, EXACT, NEGLIGIBLE
@@ -259,7 +263,7 @@ class SettingsJudge:
         largest = self.study.observations.largest(name, Quantity.PENALTY)
         if record.decouples_decay or record.update_law.gradient == 1 or largest < NEGLIGIBLE:
             return
-        decays = self._settings("weight_decay").get(name, {})
+        decays = settings_by_size(self.study, "weight_decay").get(name, {})
         if not decays or not all(decays.values()):
             return
         convention = self.study.plans[self.study.sizes[-1]].settings.decay
@@ -291,7 +295,7 @@ class SettingsJudge:
         record = record_named(row.optimizer)
         shrinks = record.decouples_decay or record.update_law.gradient == 1
         measured = self.study.observations.at(name, Quantity.DECAY, 0)
-        decays = self._settings("weight_decay").get(name, {})
+        decays = settings_by_size(self.study, "weight_decay").get(name, {})
         if measured or not shrinks or not decays or not all(decays.values()):
             return
         exponent = rate + slope(decays)
@@ -309,7 +313,7 @@ class SettingsJudge:
 
     def _eps(self, name: str, row: Row, theory: Theory, gauge: float) -> Iterator[Judgement]:
         """Judge eps where it is not small compared with the gradient, in the largest models."""
-        sizes = self._settings("eps").get(name, {})
+        sizes = settings_by_size(self.study, "eps").get(name, {})
         if record_named(row.optimizer).update_law.gradient or not sizes or not all(sizes.values()):
             return
         if name in self.vanishing or not self.study.in_width:
@@ -362,22 +366,12 @@ class SettingsJudge:
         facts = study.family.facts
         if facts.pair is None or any(code_of(f) == "constant-not-read" for f in facts.findings):
             return True
-        small = _constants(facts.pair.small)
-        for name, size in _constants(facts.pair.large).items():
+        small = constant_sizes(facts.pair.small)
+        for name, size in constant_sizes(facts.pair.large).items():
             before = small.get(name, 0.0)
             if size and before and abs(math.log(size / before)) > math.log(facts.pair.growth) / 8:
                 return True
         return False
-
-    def _settings(self, setting: str) -> dict[str, dict[int, float]]:
-        """Return a setting by tensor and size."""
-        key = self.study.observations.key
-        values: dict[str, dict[int, float]] = {}
-        for run in self.study.observations.runs:
-            for name, settings in run.settings.items():
-                if setting in settings:
-                    values.setdefault(key(name), {})[run.size] = settings[setting]
-        return values
 
     def _time_scales(self) -> Iterator[Judgement]:
         """Judge settings that set a time scale: they are the same at every size."""
@@ -388,7 +382,7 @@ class SettingsJudge:
                     if setting.partition("[")[0] in TIME_SCALES:
                         names[setting] = None
         for setting in names:
-            for tensor, values in self._settings(setting).items():
+            for tensor, values in settings_by_size(self.study, setting).items():
                 if len(set(values.values())) > 1:
                     cause = (
                         f"{setting} of {tensor} is {min(values.values()):.6g} to"
@@ -404,19 +398,3 @@ class SettingsJudge:
 
 def _eps_of(row: Row) -> float | None:
     return row.eps if isinstance(row.eps, float) else None
-
-
-def _constants(model: nn.Module) -> dict[str, float]:
-    """Return the size of each tensor that is no parameter, by name."""
-    tensors = dict(model.named_buffers())
-    for prefix, module in model.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, Tensor):
-                tensors[f"{prefix}.{name}"] = value
-    sizes: dict[str, float] = {}
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.numel():
-            norm = float(torch.linalg.vector_norm(tensor.detach().double()))
-            if math.isfinite(norm):
-                sizes[name] = norm / math.sqrt(tensor.numel())
-    return sizes

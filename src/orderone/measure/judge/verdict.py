@@ -87,6 +87,8 @@ class Expected:
     # tensor into which the plan wrote a factor of another layer, so that this size is not of order
     # one, and is right
     gauge_of: str = ""
+    # how `least` was computed: the largest exponent, and what is subtracted from it
+    parts: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ class Judgement:
     least: float = -math.inf  # the smallest exponent that missing alignment explains
     # power of a multiplier in the forward code that this learning rate and initial size ignore
     multiplier: float = 0.0
+    # how `least` was computed: the largest exponent, and what is subtracted from it
+    parts: tuple[tuple[str, float], ...] = ()
 
 
 class Finding(NamedTuple):

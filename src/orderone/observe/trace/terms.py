@@ -121,8 +121,8 @@ def _aligned_sum(products: Tensor, sums: Tensor) -> float | None:
         return None
     terms = products.numel() / sums.numel()
     size = float(products.detach().abs().mean())
-    total = float(products.detach().double().sum())
-    total_of_sums = float(sums.detach().double().sum())
+    total = float(products.detach().cpu().double().sum())
+    total_of_sums = float(sums.detach().cpu().double().sum())
     if terms <= 1 or not total:
         return None
     if math.isclose(total_of_sums, total, rel_tol=SAME):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orderone.core.roles import Role
+from orderone.measure.judge.known_numbers import settings_by_size
 from orderone.measure.judge.study_facts import StudyFacts
 from orderone.measure.judge.verdict import SYMBOLS
 from orderone.measure.observations import StudyResult
@@ -24,6 +25,8 @@ class Context:
     undone: Sequence[str] = ()  # changes that the plan leaves to the model's code
     unscaled_branches: bool = False  # residual branches that nothing scales with depth
     one_rate: bool = False  # one learning rate for everything, where the rule has several
+    scheduled: bool = False  # a schedule has set the learning rates
+    deeper: bool = False  # layers are added along with the width
     planned: bool = False  # the plan made the optimizer
     follows_gradients: bool = False  # the size of steps follows that of gradients (SGD)
     # readouts whose output a norm divides by its size
@@ -54,6 +57,8 @@ def read_context(study: StudyResult, facts: StudyFacts) -> Context:
         undone=study.undone,
         unscaled_branches=_has_unscaled_branches(study),
         one_rate=_has_one_rate(study),
+        scheduled=bool(settings_by_size(study, "initial_lr")),
+        deeper=study.in_width and _has_more_layers(study),
         planned=not study.has_user_optimizer,
         follows_gradients=facts.theory is not None and facts.follows_gradients,
         normalized=_normalized(study, facts),
@@ -96,6 +101,12 @@ def _has_one_rate(study: StudyResult) -> bool:
             rates.update(first_rates.values())
     planned = {row.default_lr for row in study.plans[study.sizes[-1]].rows}
     return len(rates) == 1 and len(planned) > 1
+
+
+def _has_more_layers(study: StudyResult) -> bool:
+    if not study.plans:
+        return False
+    return any(row.depth != 1 for row in study.plans[study.sizes[-1]].rows)
 
 
 def _has_unscaled_branches(study: StudyResult) -> bool:

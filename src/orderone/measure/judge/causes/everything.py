@@ -109,7 +109,11 @@ def standard_parameterization(failed: Failed, context: Context) -> Failed:
 
 
 def say_standard_parameterization(lines: Failed, context: Context) -> list[str]:
+    schedule = ""
+    if context.scheduled:
+        schedule = "; or the schedule sets them to one number (is it max_lr?)"
     return [
         f"standard parameterization, not {context.rule}: learning rates of {names_of(lines)} do not"
         f" change with the width as {context.rule} requires (one rate for all tensors and sizes)"
+        f"{schedule}"
     ]

@@ -86,7 +86,8 @@ def say_small_output_gradients(lines: Failed, context: Context) -> list[str]:
 
 def growing_branches(failed: Failed, context: Context) -> Failed:
     grown = select(failed, FORWARD)
-    if context.in_depth and len(grown) == len(failed):
+    deeper = context.in_depth or context.deeper
+    if deeper and len(grown) == len(failed) and not any(is_small(line) for line in grown):
         return grown
     return ()
 
