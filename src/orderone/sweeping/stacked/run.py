@@ -12,6 +12,7 @@ from torch import Tensor
 from orderone.seeding import preserved
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report
+from orderone.sweeping.stacked.call_overhead import must_save_calls, worth_estimating
 from orderone.sweeping.stacked.capacity import capacity, fastest
 from orderone.sweeping.stacked.comparison import (
     LooksSlower,
@@ -132,10 +133,13 @@ def _outcomes(
     """Train one stack, and prove it: by its first steps, or by steps of other models before it."""
     proof = saved_proof(checkpoint, trials)
     first_batches = None
+    if proof is None and if_faster and worth_estimating(job, trials):
+        must_save_calls(job, trials)
     if proof is None and job.verify and can_be_proved(job, trials):
         training = StackedTraining(job, trials, checkpoint, prove=True)
         if if_faster and worth_comparing(job, trials):
-            training.accept = lambda first: must_look_faster(first, len(trials))
+            steps = training.settings.steps
+            training.accept = lambda first: must_look_faster(first, len(trials), steps)
         try:
             yield from training.run(report)
             return

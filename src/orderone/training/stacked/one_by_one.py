@@ -36,11 +36,16 @@ def one_by_one(
 
 
 def for_each_member(
-    func: Callable[..., object], mode: "FastPaths", *args: object, **named: object
+    func: Callable[..., object],
+    mode: "FastPaths",
+    *args: object,
+    draws: bool = True,
+    **named: object,
 ) -> object:
     """Run `func` for one member after another and return the stacked results.
 
-    If it draws random numbers, each member draws from its state.
+    If it draws random numbers, each member draws from its state. `draws=False` says that it does
+    not, and saves the exchange of states.
     """
     leaves, spec = tree_flatten((args, named))
     by_leaf: list[Sequence[object]] = []
@@ -55,7 +60,7 @@ def for_each_member(
         calls.append(partial(func, *member_args, **member_named))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", SCATTERED)
-        if mode.draws is None:
+        if mode.draws is None or not draws:
             results = [call() for call in calls]
         else:
             results = mode.draws.each(calls)
