@@ -63,6 +63,8 @@ def run_stacked(
         done |= {trial.key for trial in group}
         yield from _run(job, group, report, checkpoint)
     for group in _same_program(job, [trial for trial in trials if trial.key not in done]):
+        if if_faster and worth_estimating(job, group):
+            must_save_calls(job, group)
         most = job.together or _capacity(job, group)
         size = job.together or equal_size(len(group), most)
         note = None
@@ -133,8 +135,6 @@ def _outcomes(
     """Train one stack, and prove it: by its first steps, or by steps of other models before it."""
     proof = saved_proof(checkpoint, trials)
     first_batches = None
-    if proof is None and if_faster and worth_estimating(job, trials):
-        must_save_calls(job, trials)
     if proof is None and job.verify and can_be_proved(job, trials):
         training = StackedTraining(job, trials, checkpoint, prove=True)
         if if_faster and worth_comparing(job, trials):
