@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from orderone.training.stacked.one_by_one import for_each_member
+from orderone.training.stacked.one_by_one import for_each_without_draws
 
 if TYPE_CHECKING:
     from orderone.training.stacked.vmap_overrides import FastPaths
@@ -47,7 +47,7 @@ def convolution(
     tensors = [x for x in (input, weight, bias) if x is not None]
     if not mode.known(*tensors) or not mode.mapped(weight) or not _is_large(input):
         return None
-    return for_each_member(func, mode, input, weight, bias, *args, draws=False, **named)
+    return for_each_without_draws(func, mode, input, weight, bias, *args, **named)
 
 
 def group_norm(
@@ -63,8 +63,8 @@ def group_norm(
     tensors = [x for x in (input, weight, bias) if x is not None]
     if not mode.known(*tensors) or not _is_large(input):
         return None
-    calls = (torch.group_norm, mode, input, num_groups, weight, bias, *args)
-    return for_each_member(*calls, draws=False, **named)
+    call = (torch.group_norm, mode, input, num_groups, weight, bias, *args)
+    return for_each_without_draws(*call, **named)
 
 
 def _is_large(input: Tensor) -> bool:
