@@ -309,6 +309,12 @@ def share_step_hooks(optimizer: Optimizer, copied: Optimizer) -> None:
     copied._optimizer_step_post_hooks.update(optimizer._optimizer_step_post_hooks)
 
 
+def step_hooks(optimizer: Optimizer) -> list[Callable[..., object]]:
+    """Return the hooks of an optimizer that run before and after its steps. All."""
+    before = optimizer._optimizer_step_pre_hooks.values()
+    return [*before, *optimizer._optimizer_step_post_hooks.values()]
+
+
 # Name of the compiler's logger: compiled passes of single models; all.
 COMPILER_LOGGER = "torch._dynamo"
 

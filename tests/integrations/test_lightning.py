@@ -111,6 +111,20 @@ def test_resume_needs_the_same_plan(losses, tmp_path):
         fit(Model(other), PlanCallback(other), tmp_path, ckpt_path=path)
 
 
+def test_a_checkpoint_without_the_callback_has_other_learning_rates(tmp_path):
+    """Their ratios are those of the plan, which the check of the optimizer accepts."""
+    made = plan()
+    made.apply()
+    trainer = fit(Model(made), lightning.Callback(), tmp_path, max_steps=5)
+    path = tmp_path / "half.ckpt"
+    trainer.save_checkpoint(path)
+    made = plan()
+    fit(Model(made), PlanCallback(made), tmp_path, ckpt_path=path)
+    other = plan(lr=1e-3)
+    with refuses("checkpoint-of-other-plan", argument="ckpt_path"):
+        fit(Model(other), PlanCallback(other), tmp_path, ckpt_path=path)
+
+
 def test_a_training_stops_with_the_reason():
     made = plan()
     callback = PlanCallback(made, every=1, modules="*.mlp", corridor=(0.9999, 1.0001))

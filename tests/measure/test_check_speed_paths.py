@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import orderone as o1
+from orderone.measure import kept_memory as kept
 from orderone.measure import spare_state
 from orderone.measure.spare_state import SpareState
-from orderone.observe import moments
+from orderone.observe import hooks, moments
 from orderone.observe.moments import Moments
 
 WIDTHS = (32, 64, 288)  # the tensors of the largest have several pieces
@@ -113,3 +114,114 @@ def test_a_state_of_another_kind_is_not_lent(kind, other):
     optimizer = kind(other.parameters(), lr=0.1)
     spare.lend(optimizer)
     assert not optimizer.state
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+class Library:
+    """A C library that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, ...]] = []
+
+    def mallopt(self, parameter: int, value: int) -> None:
+        self.calls.append((parameter, value))
+
+    def malloc_trim(self, padding: int) -> None:
+        self.calls.append((padding,))
+
+
+ASKED = [
+    (kept.M_MMAP_THRESHOLD, kept.LARGEST),
+    (kept.M_TRIM_THRESHOLD, kept.UNLIMITED),
+    (kept.M_TRIM_THRESHOLD, kept.USUAL),
+    (0,),
+]
+
+
+def test_memory_is_kept_during_a_check_and_returned_afterwards(monkeypatch):
+    library = Library()
+    during: list[int] = []
+    monkeypatch.setattr(kept, "_glibc", lambda: library)
+    check(progress=lambda done, total, what: during.append(len(library.calls)))
+    assert set(during) == {2}
+    assert library.calls == ASKED
+
+
+def test_memory_is_returned_after_an_error(monkeypatch):
+    library = Library()
+    monkeypatch.setattr(kept, "_glibc", lambda: library)
+
+    def stop(done: int, total: int, what: str) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        check(progress=stop)
+    assert library.calls == ASKED
+
+
+@pytest.mark.parametrize("name", ["GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX"])
+def test_settings_of_the_user_are_left_alone(monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+    assert kept._glibc() is None
+
+
+def test_kept_memory_changes_no_bit(monkeypatch):
+    first = check()
+    monkeypatch.setattr(kept, "_glibc", lambda: None)
+    second = check()
+    assert first.frame.equals(second.frame)
+    assert first.losses.equals(second.losses)
+
+
+def test_passes_begin_without_gradients():
+    """The memory of the gradients is free for the activations of the next pass."""
+    seen: list[bool] = []
+
+    class Watching(nn.Sequential):
+        def forward(self, input: Tensor) -> Tensor:
+            if torch.is_grad_enabled():
+                seen.append(any(p.grad is not None for p in self.parameters()))
+            return super().forward(input)
+
+    batch = torch.randn(16, 20), torch.randint(0, 4, (16,))
+    o1.coord_check(
+        lambda width: Watching(*build(width)), WIDTHS, lr=1e-2, batches=batch, steps=3, seeds=1
+    )
+    assert len(seen) >= 4 * len(WIDTHS)
+    assert not any(seen)
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def unmasked(scores: Tensor) -> Tensor:
+    """Return the scores that are not masked, one by one."""
+    values = scores.flatten().tolist()
+    finite = [value for value in values if not math.isnan(value)]
+    highest = max(finite, default=0.0)
+    if len(finite) < len(values) or highest == math.inf:
+        highest = torch.finfo(scores.dtype).min / 2 + hooks.NO_WEIGHT
+    counted = [x for x in values if math.isnan(x) or x > highest - hooks.NO_WEIGHT]
+    return torch.tensor(counted, dtype=scores.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("mask", [None, -1e9, -100.0, math.nan, math.inf, -math.inf])
+def test_scores_are_those_without_a_mask(mask, dtype):
+    torch.manual_seed(0)
+    scores = torch.randn(2, 3, 5, 5, dtype=dtype)
+    if mask is not None:
+        scores[..., 1, 2] = mask
+    counted = hooks._unmasked(scores).flatten()
+    assert torch.equal(counted.nan_to_num(7.0), unmasked(scores).nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_allowed_scores_are_those_below_the_diagonal(dtype):
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 2, 3, 5, 4, dtype=dtype)
+    counted = hooks._scores_of_fused(query, key, key, is_causal=True)
+    below = torch.ones(5, 5, dtype=torch.bool).tril()
+    assert torch.equal(counted.flatten(), (query @ key.mT * 0.5)[..., below].flatten())

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 import orderone as o1
+from orderone.observe.trace import trace
+from orderone.planning import traced_pair
 
 
 def llama(width: int) -> nn.Module:
@@ -29,3 +31,17 @@ def test_a_tensor_of_tokens_gives_the_plan_of_a_dictionary(device: str, inputs_d
     alone = o1.plan(model, base=base, lr=1e-2, inputs=tokens)
     assert alone.rows == by_name.rows
     assert alone.rows == o1.plan(model, base=base, lr=1e-2).rows
+
+
+def test_the_first_batch_that_runs_is_traced_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced: list[object] = []
+
+    def counted(model: nn.Module, inputs: Any) -> Any:
+        traced.append(inputs)
+        return trace(model, inputs)
+
+    monkeypatch.setattr(traced_pair, "trace", counted)
+    tokens = torch.zeros(2, 8, dtype=torch.long)
+    o1.plan(llama(64), base=llama(32), lr=1e-2, inputs={"input_ids": tokens})
+    assert len(traced) == 3  # once to see that it runs, then the small and the large instance
+    assert all(inputs is traced[0] for inputs in traced)

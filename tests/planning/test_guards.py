@@ -534,3 +534,39 @@ def test_fsdp1_is_refused_and_fsdp2_is_named(tmp_path):
     finally:
         distributed.destroy_process_group()
     assert "fully_shard" in str(caught.value)
+
+
+class Moving(nn.Module):
+    """Model that moves a layer to another name in its first pass."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, width), nn.Linear(width, 2)])
+
+    def forward(self, x):
+        if len(self.layers) == 2:
+            self.head = self.layers[1]
+            del self.layers[1]
+        return self.head(self.layers[0](x).relu())
+
+
+def test_a_model_whose_first_pass_renames_tensors_is_named():
+    with refuses("tensors-changed", argument="model") as caught:
+        o1.plan(Moving(16), base=Moving(8), lr=0.1, inputs=torch.ones(2, 4))
+    assert "layers.1" in str(caught.value)
+
+
+def test_wrappers_of_accelerate_are_checked():
+    accelerate = pytest.importorskip("accelerate")
+
+    def build(width: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, width), nn.Linear(width, width), nn.Linear(width, 4))
+
+    made = o1.plan(build(64), base=build(16), lr=1e-2)
+    made.apply()
+    floor, good = made.optimizer(), made.optimizer()
+    accelerator = accelerate.Accelerator(cpu=True)
+    prepared = accelerator.prepare(good, LambdaLR(good, lambda step: 1 / (step + 1)))
+    made.check(*prepared)
+    with refuses("broken-ratios", argument="scheduler"):
+        made.check(*accelerator.prepare(floor, CosineAnnealingLR(floor, 8, eta_min=1e-3)))

@@ -18,6 +18,7 @@ from orderone.core.canonical import canonical, digest
 from orderone.core.file_digests import file_digests
 from orderone.training.fingerprint import identity
 from orderone.training.source import read_source
+from orderone.training.tensor_content import content_of
 
 # every function `case_...` uses something whose order, text or content may depend on the process
 CASES = """
@@ -281,3 +282,9 @@ def test_digests_are_computed_where_none_can_be_kept(images, monkeypatch):
     blocked.write_text("not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     assert len(set(file_digests(sorted(images.glob("*.png"))))) == 251
+
+
+def test_content_of_an_expanded_entry():
+    expanded = torch.full((), 2.0).expand(1)
+    assert content_of(expanded) == content_of(torch.full((1,), 2.0))
+    assert content_of(torch.full((), 2.0).expand(3)) == content_of(torch.full((3,), 2.0))

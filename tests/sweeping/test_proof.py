@@ -483,3 +483,36 @@ def test_a_cast_to_float32_inside_a_model_has_units_of_float32():
     with pytest.raises(NotStackable) as caught:
         verify(job, trials_of(job))
     assert caught.value.code == "stack-deviates"
+
+
+class Exchanging(nn.Module):
+    """Model that changes its list of layers in its seventh pass of training."""
+
+    def __init__(self, width, change):
+        super().__init__()
+        self.up, self.head = nn.Linear(6, width), nn.Linear(width, 3)
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(3)])
+        self.passes = 0
+        self.change = change
+
+    def forward(self, x):
+        if self.training:
+            self.passes += 1
+            if self.passes == 7:
+                self.layers = nn.ModuleList(self.change(list(self.layers)))
+        h = self.up(x)
+        for layer in self.layers:
+            h = torch.tanh(layer(h))
+        return self.head(h)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda layers: layers[::-1], lambda layers: layers[:2]], ids=["order", "number"]
+)
+def test_layers_that_are_exchanged_late_are_named(change):
+    job = job_of(lambda width: Exchanging(width, change), steps=12)
+    trials = trials_of(job)
+    with pytest.raises(NotStackable) as caught:
+        list(Engine(job, stacked=True).run(trials))
+    assert caught.value.code == "stack-deviates"
+    assert "layers." in str(caught.value)

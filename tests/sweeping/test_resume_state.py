@@ -692,6 +692,88 @@ def test_train_names_state_that_no_attribute_shows(tmp_path, counted, prepare, w
     assert warned_codes(caught) == ["state-may-be-lost"]
 
 
+class Marked(nn.Module):
+    """Model with an attribute on a parameter, which torch leaves out of a copy of the model."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+        self.scale = nn.Parameter(torch.ones(()))
+        vars(self.scale)["power"] = 2
+
+    def forward(self, x):
+        return self.inner(x) * self.scale ** vars(self.scale)["power"]
+
+
+def test_attributes_of_parameters_are_copied(tmp_path, recwarn):
+    train(lambda: Marked(8), tmp_path)
+    assert not recwarn.list
+    assert (tmp_path / "run.safetensors").exists()
+
+
+OFFSETS: dict[int, float] = {}
+
+
+class Registered(nn.Module):
+    """Model that works only under its own identity, so that no copy can be trained."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+        OFFSETS[id(self)] = 0.5
+
+    def forward(self, x):
+        return self.inner(x + OFFSETS[id(self)])
+
+
+def test_a_copy_that_cannot_be_trained_does_not_end_the_training(tmp_path):
+    with pytest.warns(UserWarning, match="cannot be trained") as caught:
+        trained = train(lambda: Registered(8), tmp_path)
+    assert warned_codes(caught) == ["state-may-be-lost"]
+    assert len(trained.losses) == STEPS
+    assert (tmp_path / "run.safetensors").exists()
+
+
+class Listed(nn.Module):
+    """Model with an array of objects, whose bytes are addresses."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+        self.options = np.array([{"scale": 1.5}, None], dtype=object)
+
+    def forward(self, x):
+        return self.inner(x * self.options[0]["scale"])
+
+
+def test_equal_arrays_of_objects_are_no_state(tmp_path, recwarn):
+    train(lambda: Listed(8), tmp_path)
+    job = job_of(Listed)
+    assert state_lost_by_checkpoints(job, trials_of(job)) is None
+    assert not recwarn.list
+
+
+class AveragingLoss(nn.Module):
+    """Cross entropy, scaled by its average so far; a stack leaves tensors of vmap here."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(()))
+
+    def forward(self, outputs, targets):
+        loss = nn.functional.cross_entropy(outputs, targets)
+        with torch.no_grad():
+            self.get_buffer("average").mul_(0.9).add_(0.1 * loss.detach())
+        return loss * (1 + self.get_buffer("average"))
+
+
+def test_state_that_a_stack_leaves_in_a_loss_is_named():
+    job = job_of(mlp, loss=AveragingLoss())
+    lost = state_lost_by_checkpoints(job, trials_of(job))
+    assert lost is not None
+    assert "the loss function" in lost
+
+
 class Table(nn.Module):
     """Model with a table that is made at the first call in a process."""
 
@@ -909,3 +991,52 @@ def test_tensors_that_training_resizes_are_named(tmp_path, late, makes):
     with pytest.warns(UserWarning, match=r"past.*\[checkpoint-not-written\]"):
         outcomes = list(run_alone(job, trials_of(job), checkpoint=tmp_path))
     assert all(outcome.finished for outcome in outcomes)
+
+
+class CountingSGD(torch.optim.SGD):
+    """Optimizer that counts steps on its class, and acts otherwise from the ninth step on."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        CountingSGD.steps += 1
+        for group in self.param_groups:
+            group["weight_decay"] = 0.1 * (CountingSGD.steps > 8)
+        return super().step(closure)
+
+
+def with_counting_hook(parameters):
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    counted = {"steps": 0}
+
+    def after_step(*_):
+        counted["steps"] += 1
+
+    optimizer.register_step_post_hook(after_step)
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda parameters: CountingSGD(parameters, lr=0.1), "CountingSGD.steps"),
+        (with_counting_hook, "counted"),
+    ],
+)
+def test_train_names_state_of_optimizers_that_acts_late(tmp_path, make, words):
+    torch.manual_seed(0)
+    model = mlp(8)
+    path = tmp_path / "run.safetensors"
+    with pytest.warns(UserWarning, match=words) as caught:
+        o1.train(model, batch, STEPS, optimizer=make(model.parameters()), checkpoint=path)
+    assert warned_codes(caught) == ["state-may-be-lost"]
+
+
+def test_optimizers_of_torch_have_no_state_outside(tmp_path, recwarn):
+    for make in (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.NAdam):
+        model = mlp(8)
+        optimizer = make(model.parameters(), lr=0.01)
+        torch.optim.lr_scheduler.ConstantLR(optimizer)
+        path = tmp_path / f"{make.__name__}.safetensors"
+        o1.train(model, batch, STEPS, optimizer=optimizer, checkpoint=path)
+    assert not recwarn.list

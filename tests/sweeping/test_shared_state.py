@@ -5,6 +5,7 @@ import functools
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import local
 
@@ -21,6 +22,7 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
 from orderone.training import interrupts
 from orderone.training.source import Source
+from orderone.training.stacked.errors import NotStackable
 
 STEPS = 5
 
@@ -114,6 +116,26 @@ def test_models_without_such_state_get_no_note(precision):
 
     for options in ({}, {"clip": 1.0, "accumulate": 2}, {"optimizer": "muon"}):
         assert not notes_on_state(sweep(build, seeds=4, precision=precision, **options))
+
+
+class Mapping(nn.Module):
+    """Model that calls a module under transforms of torch.func, where values cannot be read."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+        self.act = nn.Tanh()
+
+    def forward(self, x):
+        h = torch.func.vmap(self.act)(self.inner(x))
+        tangent = torch.func.jvp(self.act, (h,), (torch.ones_like(h),))[1]
+        return h + tangent
+
+
+def test_models_that_call_modules_under_vmap_are_trained():
+    found = sweep(Mapping, seeds=2)
+    assert set(found.frame["status"]) == {"done"}
+    assert not notes_on_state(found)
 
 
 @functools.lru_cache
@@ -372,3 +394,39 @@ def test_state_of_decorators_and_metaclasses_is_named(build, name):
     found = stacked(build)
     assert any(name in note for note in found.notes)
     assert len(notes_on_state(found)) == 1
+
+
+def remembering_loss():
+    """Return a loss that keeps a history where values can be read, which is not in a stack."""
+    history: list[float] = []
+
+    def loss(outputs, targets):
+        value = nn.functional.cross_entropy(outputs, targets)
+        with suppress(RuntimeError):
+            history.append(float(value.detach()))
+        return value * (2 if len(history) > 1000 else 1)
+
+    return loss
+
+
+def test_a_loss_that_keeps_state_for_all_trials_is_not_stacked():
+    with pytest.raises(NotStackable) as caught:
+        stacked(mlp, stacked=True, loss=remembering_loss())
+    assert caught.value.code == "not-repeatable"
+    assert "history" in str(caught.value)
+
+
+class CountingLoss:
+    """Loss that counts its calls; each training has a copy."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, outputs, targets):
+        self.calls += 1
+        return nn.functional.cross_entropy(outputs, targets) / (1 + 0.1 * self.calls)
+
+
+def test_a_loss_that_is_copied_for_each_training_is_stacked():
+    found = stacked(mlp, stacked=True, loss=CountingLoss())
+    assert {outcome.facts["engine"] for outcome in found.outcomes.values()} == {"stacked"}

@@ -34,6 +34,7 @@ def test_a_start_that_is_too_small_is_worth_tuning():
         trials=12,
         data=batch,
         steps=30,
+        init={"default": "keep", "readout": 0.05},
         device="cpu",
         progress=False,
         verify=False,
@@ -47,6 +48,8 @@ def test_a_start_that_is_too_small_is_worth_tuning():
         "init_scale.readout",
         "lr.readout",
     }
+    # the scales belong to this start
+    assert tuned.code.startswith('init={"default": "keep", "readout": 0.05}, lr={"default": 0.003')
     assert 'init_scale={"embedding": ' in tuned.code
     assert str(tuned).startswith("tuned start at width 16: gain +")
 

@@ -265,7 +265,8 @@ PLAN = {
     "needs-example-batch": (
         "Residual branches, and the norm before a tied readout, are found by tracing a forward"
         " pass, and the forward pass of this model was not traced. Pass an example batch as"
-        " inputs=: a tensor, a tuple, or a dict of keyword arguments."
+        " inputs=: a tensor, a tuple, or a dict of keyword arguments. A model on the meta device is"
+        " traced only if it is one of Hugging Face."
     ),
     "needs-loss": (
         "The model returns no loss and no usual loss fits its output. Pass loss=function(output,"
@@ -995,10 +996,11 @@ TRAIN: dict[str, str] = {
         " lower."
     ),
     "data-not-repeatable": (
-        "Two readings of the first batches with the same seed were different. Random numbers of"
-        " torch, numpy and random, and of generators that the data set or sampler holds as"
-        " attributes, are set by the seed; others are not. Trials cannot be repeated exactly, and a"
-        " store does not notice that the data has changed."
+        "Two readings of the first batches with the same seed were different, or the second one"
+        " drew other random numbers. Random numbers of torch, numpy and random, and of generators"
+        " that the data set or sampler holds as attributes, are set by the seed; others are not. A"
+        " data set that keeps samples it has drawn gives later trials those of the first one."
+        " Trials cannot be repeated exactly, and a store does not notice that the data has changed."
     ),
     "data-order-not-repeatable": (
         "The sampler of a DataLoader gives another order each time it is read, whatever the seed."

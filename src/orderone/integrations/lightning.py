@@ -12,6 +12,7 @@ Lightning makes optimizers in the module's `configure_optimizers`, and a callbac
 callback raises an error if the optimizer there does not have the groups of the plan.
 """
 
+import math
 import warnings
 from typing import Any
 
@@ -68,6 +69,7 @@ class PlanCallback(Callback):
         self.corridor: tuple[float, float] = read_corridor(limits)
         self.monitor: SizeMonitor | None = None
         self._start: dict[str, float] = {}  # sizes at the start of a training that continues
+        self._knows_checkpoint = False  # whether its settings were compared with the plan
         if self.stops and every is None:
             raise InputError(
                 "corridor: sizes are not recorded; pass every=, the steps between two records",
@@ -106,6 +108,8 @@ class PlanCallback(Callback):
             )
         optimizer: Optimizer = trainer.optimizers[0]
         self.plan.check(optimizer)
+        if trainer.global_step and not self._knows_checkpoint:
+            _must_have_rates(optimizer, self.plan)
         for config in trainer.lr_scheduler_configs:
             self.plan.check(optimizer, config.scheduler)
         if self.every is not None:
@@ -160,4 +164,24 @@ class PlanCallback(Callback):
         """Raise an InputError if the checkpoint was trained with another plan."""
         saved: SavedSettings = state_dict["settings"]
         must_equal(saved, self.plan, "checkpoint", "ckpt_path")
+        self._knows_checkpoint = True
         self._start = dict(state_dict["start"])
+
+
+def _must_have_rates(optimizer: Optimizer, plan: Plan) -> None:
+    """Raise an InputError if a checkpoint without a plan brought other learning rates.
+
+    `Plan.check` accepts a common factor of all groups, which a schedule may cause.
+    """
+    planned = {id(tensor): plan[name] for name, tensor in plan.tensors().items()}
+    for group in optimizer.param_groups:
+        rate = float(group.get("initial_lr", group["lr"]))
+        for parameter in group["params"]:
+            row = planned[id(parameter)]
+            if not math.isclose(rate, row.lr, rel_tol=1e-6):
+                raise InputError(
+                    f"checkpoint: it was trained without PlanCallback, and with another plan:"
+                    f" {row.name} has the learning rate {rate:.5g}, and {row.lr:.5g} in the plan",
+                    "checkpoint-of-other-plan",
+                    argument="ckpt_path",
+                )

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from orderone.core.errors import InputError
 from orderone.planning.plan import Plan
 
-SETTINGS = ("lr", "weight_decay", "eps", "optimizer", "betas", "convention")
+SETTINGS = ("lr", "weight_decay", "eps", "optimizer", "betas", "convention", "row_settings")
 # tensor -> setting -> value
 SavedSettings: TypeAlias = dict[str, dict[str, Any]]
 

@@ -32,6 +32,7 @@ from orderone.measure.alignment_ratios import (
     reading,
     weights_of,
 )
+from orderone.measure.clipping import clipped, sizes_without_hooks
 from orderone.measure.inputs import (
     BaseInput,
     BuildInput,
@@ -331,6 +332,8 @@ class Run:
     penalties: Mapping[str, float] = field(default_factory=dict)  # decay added to gradients
     # relative difference of gradients in half precision from those in the precision of parameters
     rounding: Mapping[str, float] = field(default_factory=dict)
+    # first gradient that the optimizer gets / gradient of the loss, by tensor, if it was measured
+    clipped: Mapping[str, float] = field(default_factory=dict)
     # tensors on whose values the loss does not depend, if this was measured
     unused: frozenset[str] = frozenset()
     steps: int = 0  # completed steps
@@ -356,13 +359,13 @@ class Training:
     def step(self, batch: Batch) -> bool:
         """Make one update; return False, without an update, if the loss is not finite."""
         set_training_mode(self.setup.optimizer, True)
+        forget_gradients(self.setup.optimizer)  # before the pass, which can use their memory
         loss = self.loss_on(batch)
         value = float(loss.detach())
         self.losses.append(value)
         if not math.isfinite(value):
             self.ended = f"the loss is {value} at step {self.steps}"
             return False
-        forget_gradients(self.setup.optimizer)
         if not self._backward(loss):
             self.ended = f"gradients are not finite in float16 at step {self.steps}"
             return False
@@ -505,6 +508,7 @@ class RunOptions:
     precision: Precision = SINGLE
     rounding: bool = False  # compare gradients in half precision with those of single precision
     unused: bool = False  # find tensors on whose values the loss does not depend
+    clipping: bool = False  # compare the first gradients with those of the loss alone
     spare: SpareState | None = None  # of the optimizer of an earlier run, and for a later one
 
 
@@ -528,6 +532,9 @@ def train(
     training = Training(setup, loss, options.precision)
     training.choose_scale(batches[0])
     rounding = _rounding(training, batches[0], options)
+    unclipped: dict[str, float] = {}
+    if options.clipping:
+        unclipped = sizes_without_hooks(model, batches[0], loss, options.precision)
     if options.spare is not None:  # after the decay was measured on copies
         options.spare.lend(setup.optimizer)
     probe, measured_ratios = _record(training, batches, options)
@@ -555,6 +562,7 @@ def train(
         ratios=tuple(measured_ratios),
         penalties=decay.penalties,
         rounding=rounding,
+        clipped=clipped(rows, unclipped),
         unused=unused,
         steps=training.steps,
         ended=training.ended,
@@ -609,6 +617,7 @@ def _record(
                     break
         if training.ended:
             return probe, []
+        forget_gradients(training.setup.optimizer)  # they are recorded
         with _adding_state(states, model, batches[0], options):
             if options.fixed:
                 probe.last_pass(lambda: training.loss_on(batches[0]))

@@ -225,7 +225,7 @@ def _here(count: int, x: Tensor) -> Moments:
         return _carefully(count, x)
     squares = total = largest = 0.0
     flat = x.view(-1)
-    for piece in (flat,) if len(flat) <= PIECE else flat.split(PIECE):
+    for piece in (flat,) if flat.numel() <= PIECE else flat.split(PIECE):
         numbers = piece.numpy()
         # NaN if one entry is NaN; faster than torch.aminmax
         extreme = max(-float(MINIMUM(numbers)), float(MAXIMUM(numbers)))

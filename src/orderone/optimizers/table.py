@@ -1,8 +1,8 @@
 """Table of all known optimizers, one record for each, and lookups by name or class."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from inspect import Parameter, signature, unwrap
 from typing import Any, TypeAlias, cast
 
@@ -306,7 +306,7 @@ def construct(
 
     They are defaults for groups that are added later; the groups of a plan have settings already.
     """
-    parameters = signature(kind).parameters
+    parameters = _arguments(kind)
     takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
     taken = {name: value for name, value in tuned.items() if takes_all or name in parameters}
     try:
@@ -317,3 +317,9 @@ def construct(
             f" and {', '.join([*taken, *options]) or 'no options'}: {error}; pass arguments of its"
             " constructor with plan.optimizer(name=value)"
         ) from error
+
+
+@lru_cache(maxsize=64)  # a check constructs one for each model; classes of users come and go
+def _arguments(kind: type[Optimizer]) -> Mapping[str, Parameter]:
+    """Return the arguments of the constructor, by name."""
+    return signature(kind).parameters

@@ -13,7 +13,7 @@ tensor with the embedding gets a multiplier: N_rescale, S2 (1.24).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -202,16 +202,13 @@ def _row(
         )
     rate = order_one.rate(item.name, group, role)
     init_scale = request.init_scale_of(subject, len(item.shape))
-    initial, drawn = _initial(item, role)
-    init_std = initial.rms
+    start = _start(item, role, order_one.variance(item.name, group, role) ** 0.5 * factors.std)
     constant = None
-    if drawn:
-        init_std = order_one.variance(item.name, group, role) ** 0.5 * factors.std
-    elif initial.constant is not None:
-        constant = initial.constant * init_scale
+    if start.constant is not None:
+        constant = start.constant * init_scale
     multiplier = _multiplier(evidence, role, request, algorithm, present / as_readout)
     decay_factors = replace(factors, lr=rate * factors.lr)
-    reason = _reason(evidence, role, group, present, multiplier, drawn)
+    reason = _reason(evidence, role, group, present, multiplier, start.drawn)
     return Row(
         name=item.name,
         role=role,
@@ -221,7 +218,7 @@ def _row(
         growth=Growth(),
         depth=1.0,
         multiplier=1.0 if multiplier is None else multiplier,
-        init_std=init_std * init_scale,
+        init_std=start.std * init_scale,
         lr=request.lr_of(algorithm, subject) * rate * factors.lr,
         weight_decay=request.weight_decay_of(algorithm, subject)
         * request.decay_factor(algorithm, decay_factors, role, Growth()),
@@ -238,13 +235,27 @@ def _row(
     )
 
 
-def _initial(item: Item, role: Role) -> tuple[Initial, bool]:
-    """Return the present values of a tensor, and whether the rule draws other ones."""
+@dataclass(frozen=True)
+class _Start:
+    """Initial size of a tensor, before `init_scale`."""
+
+    std: float
+    constant: float | None  # the value, if all entries are equal and stay as they are
+    drawn: bool  # by the rule
+
+
+def _start(item: Item, role: Role, std: float) -> _Start:
+    """Return the initial size of a tensor; `std` is that of the rule for matrices.
+
+    Matrices of equal entries keep them, unless they are on the meta device and have none.
+    """
     is_matrix = role not in (Role.VECTOR, Role.FIXED)
-    if item.tensor.is_meta:
-        return Initial(0.0, 0.0), is_matrix
-    initial = measure(item.tensor)
-    return initial, is_matrix and initial.constant is None
+    initial = Initial(0.0, 0.0)
+    if not item.tensor.is_meta:
+        initial = measure(item.tensor)
+    if is_matrix and (item.tensor.is_meta or initial.constant is None):
+        return _Start(std, None, drawn=True)
+    return _Start(initial.rms, initial.constant, drawn=False)
 
 
 def _forward_powers(evidence: Evidence, role: Role, constants: Constants) -> tuple[float, float]:

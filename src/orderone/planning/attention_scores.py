@@ -20,6 +20,8 @@ from orderone.planning.counterparts import counterpart_names, stack_of
 from orderone.planning.forward_constants import NEGLIGIBLE, power_of_growth
 from orderone.planning.traced_pair import Pair
 
+ROUNDING = 1e-6  # of a scale that the forward code computes in float32
+
 
 @dataclass(frozen=True)
 class Score:
@@ -74,6 +76,8 @@ def score_sizes(small: Trace, large: Trace, pair: Pair, base: Base) -> dict[str,
         if grown != 1 and head_size is not None:
             power = 0.5 + (power_of_growth(narrow.scale, wide.scale, grown) or 0.0)
             size *= (head_size / narrow.head_size) ** power
+        if math.isclose(size, 1.0, rel_tol=ROUNDING):
+            size = 1.0
         for name in set(wide.queries) - set(wide.keys):
             sizes[name] = size
     return sizes

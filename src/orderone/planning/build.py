@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Annotated, TypeAlias
 
-import torch
 from torch import nn
 
 from orderone.core.errors import InputError, code_of, with_code
 from orderone.core.inputs import Exact, Name, UserInput
 from orderone.observe.batch_errors import naming_batch
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.inventory import inventory, shapes_of, unwrap
 from orderone.observe.trace import call_with, undisturbed
 from orderone.planning import absolute, apply, constants, forward_facts, init_check, relative
@@ -175,33 +175,31 @@ def plan(
         Lambda=Lambda,
     )
     request = options.read(model)
+    notes = (*request.lr_notes(optimizer), *request.instance_notes(optimizer))
     if base is None and not is_strategy(request.name):
         raise _no_base(request)
     if base is None or (isinstance(base, str) and base == ABSOLUTE):
         made = _absolute_plan(model, request, options)
-        return replace(
-            made,
-            notes=(*made.notes, *request.lr_notes(optimizer), *request.instance_notes(optimizer)),
-        )
-    if C or Lambda:
-        message = (
-            "C, Lambda: only absolute mode (base='absolute') has these constants; relative to a"
-            " base, the initial sizes and the learning rate of the base replace them"
-        )
-        raise InputError(message, "absolute-mode", argument="C" if C else "Lambda")
+        return replace(made, notes=(*made.notes, *notes))
+    _refuse_constants(options)
     if isinstance(base, (str, PathLike)):
         base = _load_plan(base)
     made = _relative_plan(model, _read_base(model, base), request, options)
-    notes = (
-        *made.notes,
-        *_larger_base_notes(made),
-        *request.lr_notes(optimizer),
-        *request.instance_notes(optimizer),
-    )
-    made = replace(made, notes=notes)
+    made = replace(made, notes=(*made.notes, *_larger_base_notes(made), *notes))
     if isinstance(base, Plan) and base.applied:
         return _continue_applied(made, base)
     return made
+
+
+def _refuse_constants(options: PlanOptions) -> None:
+    """Raise an InputError for constants that belong to absolute mode."""
+    for name, constants_of_mode in (("C", options.C), ("Lambda", options.Lambda)):
+        if constants_of_mode:
+            message = (
+                "C, Lambda: only absolute mode (base='absolute') has these constants; relative to"
+                " a base, the initial sizes and the learning rate of the base replace them"
+            )
+            raise InputError(message, "absolute-mode", argument=name)
 
 
 def _absolute_plan(model: nn.Module, request: Request, options: PlanOptions) -> Plan:
@@ -255,7 +253,7 @@ def _check_inputs(model: nn.Module, inputs: ExampleBatch | None, note: str) -> N
     if any(p.is_meta or hasattr(p, "device_mesh") for p in inner.parameters()):
         return
     args, kwargs = call_with(inputs)
-    with undisturbed(inner), torch.no_grad(), naming_batch("inputs", inputs, inner):
+    with undisturbed(inner), without_gradients(inner), naming_batch("inputs", inputs, inner):
         inner(*args, **kwargs)
 
 
@@ -277,15 +275,15 @@ class Family:
     facts: ForwardFacts
     options: PlanOptions
 
-    def plan(self, model: nn.Module) -> Plan:
-        """Return the plan for one of the models."""
+    def plan(self, model: nn.Module, is_new: bool = False) -> Plan:
+        """Return the plan for one of the models; `is_new` as in `relative.relative_plan`."""
         facts = self.facts
         if shapes_of(model) == self.base.shapes:
             facts = replace(facts, scores=(), routing={}, constant_growth={})  # nothing grows
         elif self.options.probe and (facts.scores or facts.routing or facts.constant_growth):
             # head size, experts and rank grow by another factor for every model
             facts = forward_facts.collect(model, self.base, self.options.inputs)
-        return relative.relative_plan(unwrap(model), self.base, self.request, facts)
+        return relative.relative_plan(unwrap(model), self.base, self.request, facts, is_new)
 
     def other_sizes(self, model: nn.Module) -> dict[str, set[tuple[int, int]]]:
         """Return the sizes of `relative.other_sizes`, in the base and in the model."""

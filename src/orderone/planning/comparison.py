@@ -1,6 +1,6 @@
 """What the tensors of a model are, beside those of its base: evidence for roles, and sizes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -76,15 +76,17 @@ class Comparison:
         experts = self._experts(counterparts)
         tensors: list[Evidence] = []
         for name, item in self.items.items():
+            traced = self.traced_as.get(name, "")
             evidence = Evidence(
                 item,
                 self.base.shapes[counterparts[name].name],
                 override=overrides.get(name),
-                traced=self.facts.layouts.get(self.traced_as.get(name, ""), ()),
+                traced=self.facts.layouts.get(traced, ()),
                 declared=declared_layouts(item),
                 is_output=not set(self.facts.outputs).isdisjoint(item.modules),
                 siblings=(1, 1) if name in experts else counterparts[name].siblings,
-                generated=self.facts.generated.get(self.traced_as.get(name, "")),
+                generated=self.facts.generated.get(traced),
+                reads_data=self.facts.reads_data(traced),
                 expert=experts.get(name),
             )
             tensors.append(evidence)
@@ -116,7 +118,20 @@ class Comparison:
 
     @cached_property
     def widths(self) -> Widths:
-        return Widths(e for e in self.tensors if e.name not in self.measured_names)
+        tensors = [e for e in self.tensors if e.name not in self.measured_names]
+        return Widths(tensors, self._summed_products(tensors))
+
+    def _summed_products(self, tensors: Iterable[Evidence]) -> set[Size]:
+        """Return the sizes of tensors that products of activations are summed over."""
+        result: set[Size] = set()
+        for evidence in tensors:
+            name = self.traced_as.get(evidence.name, "")
+            if name in self.facts.shapes and name in self.facts.small_shapes:
+                traced = zip(self.facts.small_shapes[name], self.facts.shapes[name], strict=True)
+                for size, as_traced in zip(evidence.sizes, traced, strict=True):
+                    if as_traced in self.facts.summed_products:
+                        result.add(size)
+        return result
 
     @cached_property
     def adapters(self) -> dict[str, AdapterPart]:

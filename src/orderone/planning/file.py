@@ -75,6 +75,21 @@ def as_record(plan: Plan) -> dict[str, object]:
 
 def load(path: str | PathLike[str]) -> Plan:
     """Read a plan file; raise an InputError that names the file and the field that is wrong."""
+    content = _read_content(path)
+    return Plan(
+        settings=content.settings,
+        rows=content.rows,
+        headline=content.headline,
+        notes=content.notes,
+        undone=content.undone,
+        multipliers=content.multipliers,
+        probe_summary=content.looked,
+        was_applied=content.applied,
+    )
+
+
+def _read_content(path: str | PathLike[str]) -> PlanFile:
+    """Return the validated content of a plan file."""
     try:
         record = read_json(path)
     except ValueError as error:
@@ -91,6 +106,18 @@ def load(path: str | PathLike[str]) -> Plan:
         content = read_record(PlanFile, record, "", LIMITS)
     except SchemaError as error:
         raise _damaged(path, f"the plan file is damaged: {error}") from error
+    _check_content(content, path)
+    if content.checksum is not None and content.checksum != _checksum(record):
+        raise _damaged(
+            path,
+            "the plan file is damaged: checksum: expected that of the content; if you have edited"
+            " the file, remove the field",
+        )
+    return content
+
+
+def _check_content(content: PlanFile, path: str | PathLike[str]) -> None:
+    """Raise an InputError for values that have the right type and no meaning."""
     names = [row.name for row in content.rows]
     if len(set(names)) != len(names):
         raise _damaged(path, "the plan file is damaged: rows: expected every tensor once")
@@ -103,22 +130,6 @@ def load(path: str | PathLike[str]) -> Plan:
                 f"the plan file is damaged: rows[{number}].betas: expected numbers less than 1, got"
                 f" {list(row.betas or ())}",
             )
-    if content.checksum is not None and content.checksum != _checksum(record):
-        raise _damaged(
-            path,
-            "the plan file is damaged: checksum: expected that of the content; if you have edited"
-            " the file, remove the field",
-        )
-    return Plan(
-        settings=content.settings,
-        rows=content.rows,
-        headline=content.headline,
-        notes=content.notes,
-        undone=content.undone,
-        multipliers=content.multipliers,
-        probe_summary=content.looked,
-        was_applied=content.applied,
-    )
 
 
 def _damaged(path: str | PathLike[str], message: str) -> InputError:

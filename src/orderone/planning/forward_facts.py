@@ -15,8 +15,9 @@ from math import prod
 from torch import nn
 
 from orderone.core.errors import InputError, with_code, without_code
+from orderone.observe.derivatives import needs_gradients
 from orderone.observe.inventory import TABLE, VECTOR, Layout, inventory, shapes_of, unwrap
-from orderone.observe.trace import Trace, Use
+from orderone.observe.trace import Trace, Use, call_with, undisturbed
 from orderone.planning import huggingface
 from orderone.planning.attention_scores import Score, declared_scores, score_sizes, traced_scores
 from orderone.planning.base import Base, built, is_configuration
@@ -67,9 +68,14 @@ class ForwardFacts:
     # mixtures of experts in base and target, by the name that their blocks share
     routing: Mapping[str, RoutingChange] = field(default_factory=dict)
     normalized: frozenset[str] = frozenset()  # matrices whose output a norm divides by its size
+    data_readers: frozenset[str] = frozenset()  # matrices that read the inputs of the model
     # parameters of a hypernetwork -> the part of their growth (in logarithms) that is the fan-in of
     # the matrix that they write
     generated: Mapping[str, float] = field(default_factory=dict)
+    # matrices, convolutions and tables that the model's outputs are linear in
+    at_output: frozenset[str] = frozenset()
+    # sizes that products of two activations are summed over, in the small and the large instance
+    summed_products: frozenset[tuple[int, int]] = frozenset()
     terms: tuple[ScaledTerm, ...] = ()  # terms of sums that a power of the width multiplies
     findings: tuple[str, ...] = ()
     pair: Pair | None = None
@@ -97,6 +103,13 @@ class ForwardFacts:
     def in_scores(self, traced_as: Mapping[str, str]) -> set[str]:
         """Return the tensors that make queries or keys of attention, by name in the model."""
         return {name for name, traced in traced_as.items() if traced in self.scored}
+
+    def reads_data(self, traced: str) -> bool | None:
+        """Return whether a matrix reads the inputs of the model; None if that is unknown."""
+        kinds = {layout.kind for layout in self.layouts.get(traced, ())}
+        if "matrix" not in kinds:
+            return None
+        return traced in self.data_readers
 
     def power(self, name: str, kind: str) -> float:
         """Return the power of the width that multiplies a use of a tensor."""
@@ -172,14 +185,35 @@ def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Forwar
         facts = _without_trace(note, model, base)
         return replace(facts, needs_inputs=isinstance(reason, NoExampleBatch))
     try:
-        small, large = pair.traces()
+        small, large = _traces(pair)
     except Exception as error:  # the user's forward code may raise anything
         failure = f"probe: not run: the forward pass failed ({type(error).__name__}: {error})"
         return _without_trace(with_code(failure, "probe-not-run"), model, base)
+    shapes = shapes_of(pair.large)
+    renamed = [name for name in large.uses if name not in shapes]
+    if renamed:
+        raise InputError(
+            f"model: its forward pass removes or renames {renamed[0]}, so that no plan fits it; run"
+            " one forward pass of model and base before, or build them in their final form",
+            "tensors-changed",
+            argument="model",
+        )
     facts = _compare(small, large, pair, output_modules(model))
     if large.scores:
         facts = replace(facts, score_sizes=score_sizes(small, large, pair, base))
     return replace(facts, routing=_routing(model, base, pair, facts))
+
+
+def _traces(pair: Pair) -> tuple[Trace, Trace]:
+    """Trace both instances; with gradients if their forward pass computes derivatives."""
+    try:
+        return pair.traces()
+    except Exception:  # the user's forward code may raise anything
+        args, kwargs = call_with(pair.inputs)
+        with undisturbed(pair.small):
+            if not needs_gradients(pair.small, lambda: pair.small(*args, **kwargs)):
+                raise
+        return pair.traces()
 
 
 def _routing(
@@ -289,8 +323,11 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         outputs=outputs,
         parallel=frozenset(stack_of(name) for name in large.parallel),
         normalized=large.normalized,
+        data_readers=large.data_readers,
         scored=_scored(large),
         generated=_generated(small, large, same),
+        at_output=large.at_output,
+        summed_products=_summed_products(small, large),
         terms=scaled_terms(small, large, pair),
         pair=pair,
     )
@@ -348,6 +385,13 @@ def _generated(small: Trace, large: Trace, same: Mapping[str, str]) -> dict[str,
         if growth != 1:
             parts[name] = math.log(fan_in / small_in) / math.log(growth)
     return parts
+
+
+def _summed_products(small: Trace, large: Trace) -> frozenset[tuple[int, int]]:
+    """Return the sizes that products of activations are summed over; none if they do not match."""
+    if len(small.summed) != len(large.summed):
+        return frozenset()
+    return frozenset(zip(small.summed, large.summed, strict=True))
 
 
 def _is_in_the_target(names: tuple[str, ...], pair: Pair) -> bool:

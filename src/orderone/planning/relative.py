@@ -38,6 +38,7 @@ from orderone.planning.comparison import Comparison
 from orderone.planning.expert_factors import mixtures_of_experts
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.headline import bottleneck_notes, headline, input_notes, number_notes
+from orderone.planning.initial import Initial
 from orderone.planning.plan import Multiplier, Plan, Row
 from orderone.planning.repetition_factors import repeated_keys
 from orderone.planning.request import Request
@@ -66,8 +67,14 @@ class _Steps:
     undone: tuple[str, ...]  # those notes that ask for a change of the model's code
 
 
-def relative_plan(model: nn.Module, base: Base, request: Request, facts: ForwardFacts) -> Plan:
-    """Return the plan for `model` relative to `base`."""
+def relative_plan(
+    model: nn.Module, base: Base, request: Request, facts: ForwardFacts, is_new: bool = False
+) -> Plan:
+    """Return the plan for `model` relative to `base`.
+
+    The plan of a model that `is_new`, and is initialized by the plan at once, does not record its
+    present sizes: they would only show whether it has been trained since.
+    """
     pair = Comparison(model, base, request, facts)
     drafts = _drafts(pair)
     subjects = _subjects(pair, drafts)
@@ -75,6 +82,9 @@ def relative_plan(model: nn.Module, base: Base, request: Request, facts: Forward
     adjusted = _adjusted(pair, drafts, subjects)
     rows = _rows(pair, adjusted.stages, subjects)
     _check_init_scale(pair, rows, subjects)
+    planned: Mapping[str, Initial | None] = {}
+    if not is_new:
+        planned = sizes_now({name: item.tensor for name, item in pair.items.items()})
     settings = replace(request.settings(relative=True), base_sizes=sizes_of(base.module))
     if request.init.is_unset:
         settings = replace(settings, init=base.init)
@@ -94,7 +104,7 @@ def relative_plan(model: nn.Module, base: Base, request: Request, facts: Forward
         multipliers=adjusted.multipliers,
         probe_summary=facts.note,
         model=model,
-        planned=sizes_now({name: item.tensor for name, item in pair.items.items()}),
+        planned=planned,
         user_class=request.algorithm.user_class,
         user_options=request.algorithm.options,
     )

@@ -15,8 +15,8 @@ from math import prod
 
 from torch import nn
 
-from orderone.core.errors import InputError, with_code
-from orderone.core.roles import Role
+from orderone.core.errors import InputError, with_code, without_code
+from orderone.core.roles import MATRIX_ROLES, Role
 from orderone.observe.inventory import modules_by_name
 from orderone.planning.adjustments import Adjusted, Draft, Drafts, weight_norm_pairs
 from orderone.planning.base import Base
@@ -26,7 +26,7 @@ from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.initial import Initial
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.roles.resolve import group_of, residual_width
-from orderone.planning.roles.standalone import named_layouts, with_parts
+from orderone.planning.roles.standalone import learned_table, named_layouts, with_parts
 from orderone.planning.settings import Choice, Subject
 from orderone.planning.start_setting import (
     INIT,
@@ -138,7 +138,7 @@ class _Starter:
 
     def _vector(self, draft: Draft, choice: Choice[StartValue]) -> Draft:
         """Return a gain or a bias: its own values, or zero if a key says so."""
-        if choice.key is None:
+        if choice.key is None or choice.key in MATRIX_ROLES:
             return draft
         if choice.value != ZERO_VALUE:
             raise InputError(
@@ -185,8 +185,7 @@ class _Starter:
         if self.facts.pair is None:
             message = (
                 f"init: the start {name!r} depends on the ends of residual branches, which only a"
-                " forward pass shows, and none was traced. Pass an example batch: plan(...,"
-                " inputs=...)"
+                f" forward pass shows, and none was traced ({without_code(self.facts.note)})"
             )
             raise InputError(message, "needs-example-batch", argument=INIT)
         if name == ZERO_RESIDUAL.name and not self.facts.branches:
@@ -238,10 +237,12 @@ class _Starter:
             evidence = draft.evidence
             item = replace(evidence.item, shape=evidence.base_shape)
             named = named_layouts(item)
-            if named and set(evidence.kinds) <= {"vector"}:
-                # a table of positions that is added as a whole: one row per position
-                evidence = replace(evidence, traced=(), declared=named)
-            tensors.append(replace(evidence, item=item, named=named))
+            evidence = replace(evidence, item=item, named=named)
+            table = learned_table(evidence)
+            # without a hint in its name, a table of equal entries may as well be a bias
+            if table is not None and (named or draft.base.constant is None):
+                evidence = replace(evidence, traced=(), declared=(table,))
+            tensors.append(evidence)
         return {evidence.name: evidence for evidence in with_parts(tensors)}
 
     @cached_property
@@ -273,8 +274,9 @@ class _Starter:
         if self._is_unknown(draft):
             message = (
                 f"init: it is unknown which axes of {draft.name} {evidence.item.shape} are summed"
-                " over, so its fan-in is unknown. Pass an example batch, plan(..., inputs=...),"
-                f' register the module type, or add a size: init={{"{draft.name}": 0.02, ...}}'
+                f" over, so its fan-in is unknown ({without_code(self.facts.note)}). Pass an"
+                " example batch, plan(..., inputs=...), register the module type, or add a size:"
+                f' init={{"{draft.name}": 0.02, ...}}'
             )
             raise InputError(message, "unknown-fan-in", argument=INIT)
         fan_in, fan_out = evidence.fans
@@ -342,12 +344,14 @@ class _Starter:
         Constants inside the network stay as they are: they are part of the design of its blocks.
         But queries make up for scores that are not divided by the root of the head size (T5).
         """
-        if role not in (Role.EMBEDDING, Role.READOUT):
-            return self.facts.score_sizes.get(draft.traced_as, 1.0)
         is_lookup = "lookup" in draft.evidence.kinds
-        return self.facts.constant_at(
-            draft.traced_as, "lookup" if is_lookup else "matrix", draft.evidence.base_shape
-        )
+        score_size = self.facts.score_sizes.get(draft.traced_as)
+        if score_size is not None and not is_lookup:
+            return score_size
+        if role not in (Role.EMBEDDING, Role.READOUT):
+            return 1.0
+        kind = "lookup" if is_lookup else "matrix"
+        return self.facts.constant_at(draft.traced_as, kind, draft.evidence.base_shape)
 
     # --- readouts ---------------------------------------------------------------------------------
 

@@ -176,9 +176,12 @@ def _first_that_runs(
 
     If it accepts none and a small copy of the target does, the sizes of the base are inconsistent.
     """
-    errors = [_failure(small, batch) for batch in batches]
-    if None in errors:
-        return batches[errors.index(None)]
+    errors: list[Exception] = []
+    for batch in batches:
+        error = _failure(small, batch)
+        if error is None:
+            return batch
+        errors.append(error)
     if not errors:
         raise NoInstances(
             "no example batch is known for this kind of model; pass plan(..., inputs=...)"

@@ -90,13 +90,13 @@ def _common(groups: list[dict[str, Any]], name: str) -> Any:
 
 
 def _differs(name: str, values: list[Any]) -> InputError:
-    return InputError(
+    message = (
         f"build: {name} differs between the groups of the optimizer that it returns"
         f" ({', '.join(map(str, values))}); the plan makes the groups, so expected one value"
-        + (" (and 0 for tensors without weight decay)" if name == "weight_decay" else ""),
-        "groups-differ",
-        argument="build",
     )
+    if name == "weight_decay":
+        message += " (and 0 for tensors without weight decay)"
+    return InputError(message, "groups-differ", argument="build")
 
 
 def _names_without_decay(model: nn.Module, optimizer: Optimizer) -> tuple[str, ...]:

@@ -179,41 +179,27 @@ class Driver:
 
     def _notes(self, outcomes: Mapping[str, Outcome]) -> list[str]:
         """Return notes on trials that failed, were not stacked, or could not be stored."""
-        failures: list[str] = []
-        not_stacked: dict[object, None] = {}  # reasons, each once
-        not_compiled: dict[object, None] = {}
-        choices: dict[str, None] = {}
-        splits: dict[str, None] = {}
-        for key, outcome in outcomes.items():
-            if "split" in outcome.facts:
-                splits[f"width {self.asked[key].get('width')}: {outcome.facts['split']}"] = None
-            if outcome.error is not None:
-                failures.append(f"failed: {self.asked[key]}: {shortened(outcome.error)}")
-            elif "not stacked" in outcome.facts:
-                not_stacked[outcome.facts["not stacked"]] = None
-            elif "not compiled" in outcome.facts:
-                not_compiled[outcome.facts["not compiled"]] = None
-            used = outcome.error is None and "not compiled" not in outcome.facts
-            if used and "compile choice" in outcome.facts:
-                choice = str(outcome.facts["compile choice"])
-                choices[f"width {self.asked[key].get('width')} {choice}"] = None
-        notes = [with_code(text, "trial-failed") for text in failures[:MOST_FAILURES]]
-        if len(failures) > MOST_FAILURES:
-            more = f"{len(failures) - MOST_FAILURES} more trials failed; see the column 'error'"
-            notes.append(with_code(more, "trial-failed"))
+        ended = [outcome for outcome in outcomes.values() if outcome.error is None]
+        stacked = [outcome for outcome in ended if "not stacked" not in outcome.facts]
+        notes = self._failure_notes(outcomes)
         notes += self._data_notes()
         notes += _skipped_notes(outcomes.values())
         notes += _unclear_notes(outcomes.values())
         notes += _shared_notes(outcomes.values())
-        for reason in not_stacked:  # ends with a code
+        for reason in _different(ended, "not stacked"):  # ends with a code
             notes.append(f"not stacked, trained one after another: {reason}")
-        for text in splits:
+        for text in self._by_width(outcomes, "split", ": "):
             notes.append(with_code(text, "stack-split"))
-        for reason in not_compiled:
+        for reason in _different(stacked, "not compiled"):
             text = f"stacked without torch.compile, which failed: {reason}"
             notes.append(with_code(text, "compile-failed"))
         if self.division is not None:
             notes.append(self.division)
+        compiled: dict[str, Outcome] = {}
+        for key, outcome in outcomes.items():
+            if outcome.error is None and "not compiled" not in outcome.facts:
+                compiled[key] = outcome
+        choices = self._by_width(compiled, "compile choice", " ")
         if choices:
             notes.append(f"compile={self.job.compile}: {'; '.join(choices)}")
         if self.store and self.store.unsaved:
@@ -223,6 +209,27 @@ class Driver:
             )
             notes.append(with_code(text, "results-not-saved"))
         return notes
+
+    def _failure_notes(self, outcomes: Mapping[str, Outcome]) -> list[str]:
+        """Return notes on the first trials that failed, and on the number of others."""
+        failures: list[str] = []
+        for key, outcome in outcomes.items():
+            if outcome.error is not None:
+                failures.append(f"failed: {self.asked[key]}: {shortened(outcome.error)}")
+        notes = [with_code(text, "trial-failed") for text in failures[:MOST_FAILURES]]
+        if len(failures) > MOST_FAILURES:
+            more = f"{len(failures) - MOST_FAILURES} more trials failed; see the column 'error'"
+            notes.append(with_code(more, "trial-failed"))
+        return notes
+
+    def _by_width(self, outcomes: Mapping[str, Outcome], fact: str, between: str) -> list[str]:
+        """Return the different texts of a fact, each with the width of its trials."""
+        texts: dict[str, None] = {}
+        for key, outcome in outcomes.items():
+            if fact in outcome.facts:
+                width = self.asked[key].get("width")
+                texts[f"width {width}{between}{outcome.facts[fact]}"] = None
+        return list(texts)
 
     def _data_notes(self) -> list[str]:
         """Return notes on the data of the longest trial of every batch size."""
@@ -234,6 +241,15 @@ class Driver:
             needed = self.job.settings_of(trial).steps * self.job.accumulate
             notes.update(dict.fromkeys(self.job.source(trial).notes_on(needed)))
         return list(notes)
+
+
+def _different(outcomes: Iterable[Outcome], fact: str) -> list[object]:
+    """Return the different values of a fact about trials."""
+    values: dict[object, None] = {}
+    for outcome in outcomes:
+        if fact in outcome.facts:
+            values[outcome.facts[fact]] = None
+    return list(values)
 
 
 def _shared_notes(outcomes: Iterable[Outcome]) -> list[str]:

@@ -134,6 +134,13 @@ def forecast(
     )
 
 
+def _scales(size: int, tokens: float | None) -> list[float]:
+    """Return the variables of the law: the size, and the tokens if these vary."""
+    if tokens is None:
+        return [float(size)]
+    return [float(size), tokens]
+
+
 def fit_law(
     rule: str, points: Sequence[Point], axis: str, tokens: float | None, level: float
 ) -> PowerLaw:
@@ -142,7 +149,7 @@ def fit_law(
     _check_enough(rule, inside, points, axis)
     sizes: list[list[float]] = []
     for amount, best in inside:
-        sizes.append([float(best.size)] if amount is None else [float(best.size), amount])
+        sizes.append(_scales(best.size, amount))
     if tokens is not None:
         _check_tokens(rule, inside, axis)
     optima = [best for _, best in inside]
@@ -245,7 +252,7 @@ def _checked(
     return Checked(
         axis=axis,
         size=largest,
-        forecast=law.at([float(largest)] if amount is None else [float(largest), amount]),
+        forecast=law.at(_scales(largest, amount)),
         measured=measured.loss,
         error=math.sqrt(float(variances[inside.index((amount, measured))])),
         confidence=level,

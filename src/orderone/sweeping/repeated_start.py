@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from orderone.seeding import AllGenerators, preserved, seeded
 from orderone.sweeping.trial import Trial
-from orderone.torch_compat import tree_leaves
+from orderone.torch_compat import is_functorch_wrapped_tensor, tree_leaves
 from orderone.training.code_state import fresh_caches
 from orderone.training.loop import TrainingLoop
 from orderone.training.repeated_updates import UPDATES, compared_loss, loss_rounding
@@ -126,10 +127,17 @@ def _record(
         return
     total = 0.0
     for x in tree_leaves(output):
-        if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex()):
+        if _has_numbers(x):
             wide = torch.complex128 if x.is_complex() else torch.float64
             total += float(torch.linalg.vector_norm(x.detach(), dtype=wide))
     outputs.append(Output(names[id(module)], type(module).__name__, total))
+
+
+def _has_numbers(x: object) -> TypeGuard[Tensor]:
+    """Return whether the values of a tensor can be read; those of a model's own vmap cannot."""
+    if not isinstance(x, Tensor) or x.is_meta or is_functorch_wrapped_tensor(x):
+        return False
+    return x.is_floating_point() or x.is_complex()
 
 
 def _digest(generators: AllGenerators) -> str:

@@ -117,7 +117,10 @@ class Sweep:
             names.update(dict.fromkeys(row))
         settings = in_order(name for name in names if name not in RESULTS)
         if "updates" in names:
-            settings.insert(settings.index("lr") if "lr" in settings else len(settings), "steps")
+            place = len(settings)
+            if "lr" in settings:
+                place = settings.index("lr")
+            settings.insert(place, "steps")
         facts = [name for name in RESULTS if name in names or name != "updates"]
         columns = list(dict.fromkeys([*settings, *facts]))
         return pandas.DataFrame(rows, columns=pandas.Index(columns))

@@ -129,17 +129,7 @@ def read_space(
 
     `fixed` are settings that all trials share, such as {"lr": {"default": 3e-3}}; None: not set.
     """
-    if not isinstance(space, Mapping):
-        raise InputError(
-            f'space: expected a dict such as {{"lr": [1e-3, 1e-2]}}, got {type(space).__name__}',
-            "wrong-type",
-            argument="space",
-        )
-    if not space and not any(value is not None for value in (fixed or {}).values()):
-        raise InputError(
-            'space: expected at least one setting, such as {"lr": [1e-3, 1e-2]}; got none',
-            argument="space",
-        )
+    _check_not_empty(space, fixed or {})
     axes: dict[str, Sequence[object]] = {}
     for name, values in _flat(space, fixed or {}).items():
         axes[name] = _values(name, values)
@@ -162,6 +152,21 @@ def read_space(
     tuned = {name: _read_tuned(name, values) for name, values in axes.items()}
     choices = {"rule": rule_names, "optimizer": labels}
     return Space(sizes, choices, repeats, tuned, user_rules, classes, amounts)
+
+
+def _check_not_empty(space: object, fixed: Mapping[str, object]) -> None:
+    """Raise an InputError if the space is no mapping, or has no setting."""
+    if not isinstance(space, Mapping):
+        raise InputError(
+            f'space: expected a dict such as {{"lr": [1e-3, 1e-2]}}, got {type(space).__name__}',
+            "wrong-type",
+            argument="space",
+        )
+    if not space and not any(value is not None for value in fixed.values()):
+        raise InputError(
+            'space: expected at least one setting, such as {"lr": [1e-3, 1e-2]}; got none',
+            argument="space",
+        )
 
 
 def _refuse_sizes(names: Iterable[str]) -> None:

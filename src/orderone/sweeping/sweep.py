@@ -209,14 +209,7 @@ def sweep(
     for option in plan_options:
         one_of(option, PLAN_OPTIONS, "option of sweep or plan", also=signature(sweep).parameters)
     fixed = {"lr": lr, "weight_decay": weight_decay, "init_scale": init_scale, "init": init}
-    first_optimizer = "adamw" if optimizer is None else optimizer
-    read = read_space(space, widths, depths, rule, first_optimizer, fixed)
-    check_build(build, list(read.sizes), read.arguments)
-    built_kind = _built_optimizer(build, read)
-    if built_kind is not None:
-        if optimizer is not None or "optimizer" in space:
-            _check_same_optimizer(read, built_kind)
-        read = read_space(space, widths, depths, rule, built_kind, fixed)
+    read = _read_space_of(build, space, widths, depths, rule, optimizer, fixed)
     amounts = _read_amounts(read, steps, batch_size, data)
     base_sizes, other_base = _read_base(base, read)
     function(loss, "loss", "of the output and the batch")
@@ -255,15 +248,8 @@ def sweep(
         deterministic=bool(deterministic),
         verify=verify is None or bool(verify),
     )
-    for arm in read.all_arms():  # validates the schedule and the batch size
-        trial = job.trial(arm)
-        _ = job.settings_of(trial)
-        _ = job.source(trial)
-    if stacked not in (True, False, "auto"):
-        raise InputError(
-            f'stacked: expected True, False or "auto", got {stacked!r}', argument="stacked"
-        )
-    stacked = _if_torch_can_stack(stacked)
+    _check_trials(job, read)
+    stacked = _read_stacked(stacked)
     seed = count(sampler_seed, "sampler_seed", least=0)
     chosen = read_sampler(sampler, job, read, trials, job.together, seed)
     pruning = None if pruner is None else read_pruner(pruner, job, read)
@@ -276,8 +262,44 @@ def sweep(
         return driver.run()
 
 
-def _if_torch_can_stack(stacked: Stacked) -> Stacked:
-    """Return False, with a warning, if this version of torch cannot train models in one program."""
+def _read_space_of(
+    build: Build,
+    space: SpaceInput,
+    widths: Sizes,
+    depths: Sizes,
+    rule: Rules,
+    optimizer: Optimizers,
+    fixed: Mapping[str, object],
+) -> Space:
+    """Return the validated space; its optimizer is the one that `build` returns, if it does."""
+    first_optimizer = "adamw" if optimizer is None else optimizer
+    read = read_space(space, widths, depths, rule, first_optimizer, fixed)
+    check_build(build, list(read.sizes), read.arguments)
+    built_kind = _built_optimizer(build, read)
+    if built_kind is None:
+        return read
+    if optimizer is not None or "optimizer" in space:
+        _check_same_optimizer(read, built_kind)
+    return read_space(space, widths, depths, rule, built_kind, fixed)
+
+
+def _check_trials(job: Job, space: Space) -> None:
+    """Raise an InputError if the schedule or the batch size of any trial is wrong."""
+    for arm in space.all_arms():
+        trial = job.trial(arm)
+        _ = job.settings_of(trial)
+        _ = job.source(trial)
+
+
+def _read_stacked(stacked: Stacked) -> Stacked:
+    """Return the validated option.
+
+    It is False, with a warning, if this version of torch cannot train models in one program.
+    """
+    if stacked not in (True, False, "auto"):
+        raise InputError(
+            f'stacked: expected True, False or "auto", got {stacked!r}', argument="stacked"
+        )
     if stacked is False:
         return False
     failure = stacking_failure()
@@ -314,9 +336,12 @@ def _read_amounts(
         all_steps = space.amounts["steps"]
     else:
         all_steps = (count(steps, "steps"),)
-    if "batch_size" in space.amounts:  # trials set it; any size serves to read the data
-        return _Amounts(all_steps, 1 if needs_batch_size(data) else None)
-    return _Amounts(all_steps, None if batch_size is None else count(batch_size, "batch_size"))
+    size = None
+    if batch_size is not None:
+        size = count(batch_size, "batch_size")
+    elif "batch_size" in space.amounts and needs_batch_size(data):
+        size = 1  # trials set it; any size serves to read the data
+    return _Amounts(all_steps, size)
 
 
 def _built_optimizer(build: Build, space: Space) -> type[Optimizer] | None:

@@ -134,12 +134,10 @@ class Transfer:
         options = _options(rows) | dict(options or {})
         optima: dict[str, list[Optimum]] = {}
         drifts: dict[str, Drift] = {}
-        sizes: list[int] = []
         depth_rule = cast("str | None", options.get("depth"))
         roles = roles_with_rate(setting, list(rates))
         for rule, curves_of_rule in curves.items():
             optima[rule] = [optimum(curve, confidence) for curve in curves_of_rule]
-            sizes += [curve.size for curve in curves_of_rule]
             drifts[rule] = judge(
                 rule,
                 optima[rule],
@@ -155,7 +153,7 @@ class Transfer:
             optima=optima,
             drift=drifts,
             optimizer=used,
-            base=min(sizes) if base is None else count(base, "base"),
+            base=_base_size(base, curves),
             tolerance=tolerance,
             confidence=confidence,
             notes=notes,
@@ -535,6 +533,16 @@ def _outside(best: Optimum) -> str:
     if best.open_below:
         return "below"
     return "above" if best.open_above else ""
+
+
+def _base_size(base: Count | None, curves: Curves) -> int:
+    """Return the size that `lr` is meant for: by default the smallest."""
+    if base is not None:
+        return count(base, "base")
+    sizes: list[int] = []
+    for curves_of_rule in curves.values():
+        sizes += [curve.size for curve in curves_of_rule]
+    return min(sizes)
 
 
 def _held_size(frame: Frame, axis: str, where: Mapping[str, Any]) -> dict[str, int]:

@@ -9,9 +9,10 @@ The third step removes the luck of the winner: the gain is the mean difference o
 seed, with the interval of Student's t.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class TunedStart:
     high: float
     seeds: int
     points: int
+    init: str | float | Mapping[str, str | float] | None = None  # the start that was tuned
 
     @property
     def is_worth_it(self) -> bool:
@@ -58,6 +60,8 @@ class TunedStart:
     def code(self) -> str:
         """The settings as arguments of `plan`."""
         parts: list[str] = []
+        if self.init is not None:
+            parts.append(f"init={json.dumps(self.init)}")
         for name in ("lr", "init_scale"):
             value = setting_of(self.settings, name)
             if isinstance(value, Mapping):
@@ -116,7 +120,8 @@ def tune_start(
     before = sweep(build, {"lr": [lr], "seed": fresh}, widths=[width], **options)
     tuned: dict[str, Any] = {name: [value] for name, value in settings.items()}
     after = sweep(build, {**tuned, "seed": fresh}, widths=[width], **options)
-    return _compared(width, lr, settings, _by_seed(before), _by_seed(after), trials)
+    tuned_start = _compared(width, lr, settings, _by_seed(before), _by_seed(after), trials)
+    return replace(tuned_start, init=options.get("init"))
 
 
 def _best(result: Sweep) -> Mapping[str, Any]:

@@ -85,15 +85,15 @@ class _Reader:
             self.add_code(thing)
 
     def add_code(self, thing: object) -> None:
-        """Add a function, a function with arguments, or an object with methods."""
+        """Add a function, a function with arguments, a class, or an object with methods."""
         if isinstance(thing, partial):
             self.add_code(thing.func)
-        elif isinstance(thing, (FunctionType, LRU_CACHE)):
+        elif isinstance(thing, (FunctionType, LRU_CACHE, type)):
             self.add(thing)
         elif isinstance(thing, MethodType):
             self.add(thing)
             self.add_code(thing.__self__)
-        elif thing is not None and not isinstance(thing, type):
+        elif thing is not None:
             self.add(type(thing))
             if not is_library(type(thing).__module__) and not isinstance(thing, nn.Module):
                 self.objects.append(thing)

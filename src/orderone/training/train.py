@@ -144,10 +144,7 @@ def train(
         world = stack.enter_context(join_world(strategy, device))
         stack.enter_context(preserved())
         stack.enter_context(interrupts.deferred())
-        path = None
-        if checkpoint is not None:
-            path = Path(checkpoint)
-            check_path(path)
+        path = _read_path(checkpoint)
         plan = subject if isinstance(subject, Plan) else None
         module = _module(subject, seed)
         module_names = training_identity.modules(module)
@@ -158,14 +155,7 @@ def train(
 
         # before the first step, after which groups may have counters
         identity = _identity(step, plan, module_names)
-        saved = None
-        if path is not None and is_folder(path):
-            keep = count(keep_checkpoints, "keep_checkpoints")
-            saved = ShardedCheckpoint(path, world, identity, copy_of(loop), keep)
-        elif path is not None:
-            saved = TrainCheckpoint(path, world, identity, copy_of(loop))
-        if saved is not None:
-            saved.verify(loop)
+        saved = _read_checkpoint(path, world, identity, loop, keep_checkpoints)
         if sizes_every is not None:
             from orderone.measure.size_monitor import SizeMonitor  # takes a second
 
@@ -174,9 +164,41 @@ def train(
             )
             loop.monitor = stack.enter_context(monitor)
         set_seed(seed + world.rank)  # dropout differs between processes
-        note = unchecked_note(loop) if saved is not None else None
+        note = None
+        if saved is not None:
+            note = unchecked_note(loop)
         trained = _run(loop, saved)
-        return trained if note is None else replace(trained, notes=(*trained.notes, note))
+    if note is None:
+        return trained
+    return replace(trained, notes=(*trained.notes, note))
+
+
+def _read_path(checkpoint: FilePath) -> Path | None:
+    """Return the path of the checkpoint; raise an InputError if nothing can be written there."""
+    if checkpoint is None:
+        return None
+    path = Path(checkpoint)
+    check_path(path)
+    return path
+
+
+def _read_checkpoint(
+    path: Path | None,
+    world: World,
+    identity: Mapping[str, object],
+    loop: TrainingLoop,
+    keep: Count,
+) -> TrainCheckpoint | ShardedCheckpoint | None:
+    """Return the checkpoint at a path, after a comparison with the loop; None without a path."""
+    if path is None:
+        return None
+    if is_folder(path):
+        kept = count(keep, "keep_checkpoints")
+        saved = ShardedCheckpoint(path, world, identity, copy_of(loop), kept)
+    else:
+        saved = TrainCheckpoint(path, world, identity, copy_of(loop))
+    saved.verify(loop)
+    return saved
 
 
 def _read_pair(

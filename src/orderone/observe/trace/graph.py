@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from orderone.observe.trace.facts import Branch, Constant, Scores
-from orderone.observe.trace.steps import Step
+from orderone.observe.trace.steps import Step, Value
 
 _PASSED = frozenset({"pass", "add", "shift", "constant", "weighting"})
 _STREAM = frozenset({"pass", "add", "shift", "constant"})
 _PRODUCTS = frozenset({"product", "contraction", "attention"})
 _USES = ("matrix", "convolution", "lookup")
+_MIXING = frozenset({*_USES, "table"})
 _MAKERS = frozenset({"matrix", "convolution", "lookup", "norm"})
+
+FIRST_INPUT = "weight_ih_l0"  # prefix of the tensors in torch's recurrent layers that read inputs
 
 
 class Graph:
@@ -412,6 +415,37 @@ class Graph:
         # from all norms at once: each of many norms in a row may lead back to the first layer
         for _, maker, _ in self._back(starts, _PASSED | {"gain"}):
             names.update(name for name, use in maker.uses if use.kind == "matrix")
+        return frozenset(names)
+
+    def data_readers(self) -> frozenset[str]:
+        """Return the matrices that read the inputs of the model in all their uses.
+
+        No other matrix or table comes before them. Of a recurrent layer that torch runs as one
+        operation, only the first input matrix can be one.
+        """
+        makers = 0  # bit mask of steps
+        readers: set[str] = set()
+        others: set[str] = set()
+        for index, step in enumerate(self.steps):
+            matrices = [name for name, use in step.uses if use.kind in ("matrix", "convolution")]
+            reads_data = step.fed and not step.ancestors & makers
+            for name in matrices:
+                attribute = name.rpartition(".")[2]
+                is_inner = step.kind == "stop" and not attribute.startswith(FIRST_INPUT)
+                if reads_data and not is_inner:
+                    readers.add(name)
+                else:
+                    others.add(name)
+            if any(use.kind in _MIXING for _, use in step.uses):
+                makers |= 1 << index
+        return frozenset(readers - others)
+
+    def makers_of(self, values: Iterable[Value]) -> frozenset[str]:
+        """Return the matrices, convolutions and tables that values are linear in."""
+        starts = [value.step for value in values if value.step is not None]
+        names: set[str] = set()
+        for _, maker, _ in self._back(starts, _PASSED):
+            names.update(name for name, use in maker.uses if use.kind in _USES)
         return frozenset(names)
 
     def parallel_lists(self, used_at: Mapping[str, Sequence[int]]) -> frozenset[str]:

@@ -9,7 +9,8 @@ is a width. A lookup selects rows from a vocabulary or a context, and no matrix 
 number of classes is only produced, a number of input features only consumed. A size may appear in
 multiples (queries, keys and values in one tensor; channels times pixels): then it is a width if the
 multiple is the same in base and target. A matrix may read several outputs side by side: then its
-fan-in is a sum of widths, or widths plus a constant number of input features.
+fan-in is a sum of widths, or widths plus a constant number of input features. In a model without
+any such matrix (a dot product of two tables), the sizes that products are summed over are widths.
 """
 
 import fnmatch
@@ -18,7 +19,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 
 from orderone.core.errors import InputError, one_of
@@ -59,6 +60,7 @@ class NameHints:
     attention_part: str | None  # Q, K, V or U
 
 
+@cache  # asked many times for every tensor
 def read_name(name: str) -> NameHints:
     """Return the hints in the name of a tensor."""
     name = name.lower()
@@ -114,6 +116,7 @@ class Evidence:
     expert: ExpertPart | None = None  # relative mode: its place in a mixture of experts
     # part of its growth that is the fan-in of the matrix that it writes (a hypernetwork)
     generated: float | None = None
+    reads_data: bool | None = None  # a matrix that reads the model's inputs; None: not traced
 
     @property
     def name(self) -> str:
@@ -258,14 +261,33 @@ def read_overrides(overrides: Mapping[str, str], names: Sequence[str]) -> dict[s
     return result
 
 
+def data_readers(tensors: Iterable[Evidence]) -> set[str]:
+    """Return the matrices that read the inputs of the model, not the output of other matrices.
+
+    The forward pass shows them. Without one, it is the first matrix, if no lookup comes before it;
+    a table of positions does not count as a lookup.
+    """
+    readers: set[str] = set()
+    is_first = True
+    for evidence in tensors:
+        if evidence.only_matrix is not None:
+            if evidence.reads_data or (is_first and evidence.reads_data is None):
+                readers.add(evidence.name)
+            is_first = False
+        elif "lookup" in evidence.kinds and not evidence.hints.positional:
+            is_first = False
+    return readers
+
+
 # --- widths ---------------------------------------------------------------------------------------
 
 
 class Widths:
     """The sizes of a model that are widths, and words for those that are not."""
 
-    def __init__(self, tensors: Iterable[Evidence]):
+    def __init__(self, tensors: Iterable[Evidence], summed: Iterable[Size] = ()):
         self.tensors: list[Evidence] = list(tensors)
+        self.summed: frozenset[Size] = frozenset(summed)  # by products of activations
 
     @cached_property
     def picked(self) -> set[Size]:
@@ -276,6 +298,13 @@ class Widths:
     def consumed(self) -> set[Size]:
         """Sizes that a matrix sums over."""
         return self._sizes("matrix", "fan_in") | self._unknown
+
+    @cached_property
+    def consumed_inside(self) -> set[Size]:
+        """Sizes that a matrix sums over which does not read the inputs of the model."""
+        readers = data_readers(self.tensors)
+        inner = [evidence for evidence in self.tensors if evidence.name not in readers]
+        return Widths(inner).consumed
 
     @cached_property
     def produced(self) -> set[Size]:
@@ -316,6 +345,8 @@ class Widths:
         for size in self.consumed:
             if _grew(size) and any(commensurate(size, other) for other in produced):
                 result.add(size)
+        if not result:  # a dot product of tables, without a matrix
+            result = {size for size in self.summed & produced if _grew(size)}
         return result
 
     @cached_property

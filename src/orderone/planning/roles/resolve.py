@@ -15,7 +15,7 @@ from orderone.core.errors import InputError
 from orderone.core.roles import ROLES, Role
 from orderone.observe.inventory import Layout
 from orderone.planning.counterparts import stack_of
-from orderone.planning.roles.evidence import ENTRYWISE, Evidence, Widths
+from orderone.planning.roles.evidence import ENTRYWISE, Evidence, Widths, data_readers
 from orderone.rules.axes import Growth
 
 MOST_PACKED = 8  # largest number of widths side by side
@@ -263,7 +263,7 @@ def _matrix(evidence: Evidence, widths: Widths, layout: Layout) -> ResolvedRole:
         return ResolvedRole(Role.HIDDEN, growth, "fan-in and fan-out grow")
     if growth.fan_in != 1:
         reason = "fan-in grows, fan-out does not"
-        goes_on = any(size in widths.consumed and size[1] > 1 for size in fan_out)
+        goes_on = any(size in widths.consumed_inside and size[1] > 1 for size in fan_out)
         if evidence.is_output or not goes_on:
             return ResolvedRole(Role.READOUT, growth, reason)
         outputs = fan_out[0][1]
@@ -353,6 +353,8 @@ def structural_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
     up).
     """
     widths = structural_widths(tensors)
+    readers = data_readers(tensors)
+    inside = structural_widths([each for each in tensors if each.name not in readers])
     roles: dict[str, Role] = {}
     matrices: list[Evidence] = []
     reads_tokens = False
@@ -364,21 +366,33 @@ def structural_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
             roles[evidence.name] = Role.EMBEDDING
             reads_tokens = reads_tokens or not evidence.hints.positional
     for number, evidence in enumerate(matrices):
-        first = number == 0 and not reads_tokens
+        first = number == 0 and not reads_tokens and evidence.reads_data is not False
         last = number == len(matrices) - 1
-        roles[evidence.name] = _structural_role(evidence, widths, first, last)
+        is_output = evidence.is_output or (last and evidence.hints.head)
+        if is_output or (last and not _goes_on(evidence, widths, inside)):
+            roles[evidence.name] = Role.READOUT
+        else:
+            roles[evidence.name] = _structural_role(evidence, widths, first)
     return roles
 
 
-def _structural_role(evidence: Evidence, widths: set[int], first: bool, last: bool) -> Role:
+def _goes_on(evidence: Evidence, widths: set[int], inside: set[int]) -> bool:
+    """Return whether the fan-out is a width that a matrix reads which does not read the data.
+
+    The output of an autoencoder is as large as its input, and no width.
+    """
+    layout = evidence.only_matrix
+    assert layout is not None
+    return _structural_size(evidence, layout.fan_out, widths) in inside
+
+
+def _structural_role(evidence: Evidence, widths: set[int], first: bool) -> Role:
     layout = evidence.only_matrix
     assert layout is not None
     fan_in = _structural_size(evidence, layout.fan_in, widths)
     fan_out = _structural_size(evidence, layout.fan_out, widths)
-    is_output = evidence.is_output or (last and evidence.hints.head)
-    if is_output or (last and fan_out not in widths):
-        return Role.READOUT
-    if first or fan_in not in widths:
+    joined = evidence.reads_data is False and any(_several_times(fan_in, n) for n in widths)
+    if first or (fan_in not in widths and not joined):
         if fan_in == 1:
             return Role.VECTOR
         return Role.EMBEDDING
@@ -406,6 +420,11 @@ def _few_times(size: int, width: int) -> bool:
     packed = size % width == 0 and size // width <= MOST_PACKED
     shared = width % size == 0 and width // size <= MOST_PACKED
     return packed or shared
+
+
+def _several_times(size: int, width: int) -> bool:
+    """Return whether a size is that of a few outputs of one width that are joined."""
+    return size > width and size % width == 0 and size // width <= MOST_PACKED
 
 
 def structural_widths(tensors: Sequence[Evidence]) -> set[int]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, Layout, Place, lookup
-from orderone.planning.roles.evidence import Evidence, read_name
+from orderone.planning.roles.evidence import ENTRYWISE, Evidence, read_name
 from orderone.planning.roles.resolve import group_of, residual_width, structural_roles
 from orderone.planning.roles.vocabulary import GATES
 
@@ -71,7 +71,11 @@ def _structure(tensors: Sequence[Evidence]) -> dict[str, Role]:
     named: list[Evidence] = []
     for evidence in tensors:
         named.append(replace(evidence, named=named_layouts(evidence.item)))
-    return structural_roles(with_parts(named))
+    roles = structural_roles(with_parts(named))
+    for evidence in tensors:
+        if learned_table(evidence) is not None:
+            roles[evidence.name] = Role.EMBEDDING
+    return roles
 
 
 def named_layouts(item: Item) -> tuple[Layout, ...]:
@@ -84,6 +88,23 @@ def named_layouts(item: Item) -> tuple[Layout, ...]:
     if is_pair and read_name(item.name).table:
         return (lookup(*long),)
     return ()
+
+
+def learned_table(evidence: Evidence) -> Layout | None:
+    """Return the layout of a table of positions or tokens that is a parameter of the model itself.
+
+    The forward pass adds it to activations, or joins it to them as tokens; or its name says so. A
+    bias has one entry per channel, and a table has one row per position.
+    """
+    if evidence.name.endswith("bias") or not ENTRYWISE.issuperset(evidence.kinds):
+        return None
+    named = named_layouts(evidence.item)
+    if named:
+        return named[0]
+    long = [axis for axis, size in enumerate(evidence.item.shape) if size > 1]
+    if set(evidence.kinds) == {"table"} and len(long) > 1:
+        return lookup(long[0], long[-1])
+    return None
 
 
 # --- matrices side by side ------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def _stacked(batches: Sequence[Batch], seeds: Sequence[int]) -> Batch:
         leaves_of_batches.append(batch_leaves)
     leaves: list[Any] = []
     for parts in zip(*leaves_of_batches, strict=True):
-        shapes = {tuple(x.shape) if isinstance(x, Tensor) else x for x in parts}
+        shapes = {_shape_of(x) for x in parts}
         if len(shapes) > 1:
             raise NotStackable(
                 "data: expected batches of one shape for all members, got"
@@ -52,5 +52,15 @@ def _stacked(batches: Sequence[Batch], seeds: Sequence[int]) -> Batch:
                 "batch-shapes-differ",
                 argument="data",
             )
-        leaves.append(torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0])
+        if isinstance(parts[0], Tensor):
+            leaves.append(torch.stack(parts))
+        else:
+            leaves.append(parts[0])
     return tree_unflatten(leaves, structure)
+
+
+def _shape_of(x: Any) -> Any:
+    """Return the shape of a tensor, or another value itself."""
+    if isinstance(x, Tensor):
+        return tuple(x.shape)
+    return x

@@ -26,9 +26,9 @@ from orderone.sweeping.stacked.verify import (
     proof_of,
     proved_steps,
     read_first,
+    shared_texts,
 )
 from orderone.sweeping.trial import Trial
-from orderone.training.code_state import global_texts
 from orderone.training.modes import evaluation_mode
 from orderone.training.source import Batch, moved
 from orderone.training.stacked.attributes import different_count
@@ -117,10 +117,10 @@ class FirstSteps:
         generators = AllGenerators.now()
         shared: dict[str, str] = {}
         if step:  # in the first pass, code may fill its caches
-            shared = global_texts(self.alone.step_of(0).module)
+            shared = shared_texts(self.job, self.alone.step_of(0))
         losses, gradients = self.alone.gradients(step)
         if step:
-            self._shared_change = global_texts(self.alone.step_of(0).module) != shared
+            self._shared_change = shared_texts(self.job, self.alone.step_of(0)) != shared
         generators.restore()
         started = seconds_of_work()
         stack_losses, stack_gradients = self.stack.gradients(batches)

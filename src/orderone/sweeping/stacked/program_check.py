@@ -111,13 +111,14 @@ class ProgramCheck:
 
     def _near(self, expected: _Made, found: _Made, others: Sequence[_Made]) -> bool:
         """Return whether everything is within rounding, or within that of `others`."""
-        in_half = self._eps >= min(torch.finfo(dtype).eps for dtype in HALF)
+        limit = ROUNDING
+        if self._eps >= min(torch.finfo(dtype).eps for dtype in HALF):
+            limit = NEAR  # one unit in the parameters is about what other kernels change
         apart = _distances(expected, found)
         unit = _units(expected, self._eps)
         for other in others:
             unit = torch.maximum(unit, _distances(expected, other))
-        # one unit of half precision in the parameters is about what other kernels change
-        return bool((apart <= (NEAR if in_half else ROUNDING) * unit).all())
+        return bool((apart <= limit * unit).all())
 
 
 def _distances(a: _Made, b: _Made) -> Tensor:

@@ -188,12 +188,17 @@ class StackedTraining:
         end = min(self.steps[key] for key in self.running)
         while self.done < end and (self.first_steps or not interrupts.pending()):
             batches = self._batches(seeds)
-            rows.append(self._step(batches, self.settings.factor(self.done)).clone())
+            try:
+                rows.append(self._step(batches, self.settings.factor(self.done)).clone())
+            except (RuntimeError, AttributeError, KeyError):
+                self._must_have_the_same_parameters()  # names that the model no longer has
+                raise
             self.done += 1
             if self.settings.report_due(self.done) or self.settings.evaluation_due(self.done):
                 break
         if not rows:
             return
+        self._must_have_the_same_parameters()
         losses = torch.stack(rows).double().cpu().numpy()  # waits for the device
         share = (time.monotonic() - started) / len(self.running)
         for trial, column in zip(self.slots, losses.T, strict=True):
@@ -335,6 +340,15 @@ class StackedTraining:
         if self.job.compile is not None:
             return 0
         return (self.settings.steps - self.formed) * self.settings.accumulate
+
+    def _must_have_the_same_parameters(self) -> None:
+        name = self.stack.exchanged_parameter()
+        if name is not None:
+            raise NotStackable(
+                f"training puts another parameter in the place of {name}, or removes it, which has"
+                " no effect in a stack; trained one after another",
+                "stack-deviates",
+            )
 
     def _check_shared_state(self) -> None:
         """Notice at the end whether anything acts now that all trials of a process share."""

@@ -236,6 +236,15 @@ def _same_values(x: Tensor, y: Tensor) -> bool:
     return bool(((x == y) | ((x != x) & (y != y))).all())
 
 
+def shared_texts(job: Job, step: Step) -> dict[str, str]:
+    """Return the state that the code of a training shares with other trainings, by name, as text.
+
+    A loss that is a function keeps state for all; of an object, each training has a copy.
+    """
+    loss = step.loss_function
+    return global_texts(step.module, *([loss] if loss is (job.loss or job.data.loss) else []))
+
+
 # --- the verification -----------------------------------------------------------------------------
 
 
@@ -270,9 +279,9 @@ class _Verification:
 
         A stack would change it once where stand-alone runs change it once each.
         """
-        before = global_texts(alone.step_of(0).module)
+        before = shared_texts(self.job, alone.step_of(0))
         alone.gradients(self.steps - 1)
-        for name, text in global_texts(alone.step_of(0).module).items():
+        for name, text in shared_texts(self.job, alone.step_of(0)).items():
             if before.get(name) != text:
                 raise NotStackable(
                     f"{name} changes in every forward pass, and is neither a parameter nor a"

@@ -68,6 +68,7 @@ class Stack:
         self.optimizer: StackedOptimizer = StackedOptimizer(parameters, optimizers, names)
         draws = MemberDraws(len(models)) if device.type == "cpu" else None
         self.program: Program = Program(models[0].to(device), loss, precision, draws)
+        self.places: dict[str, nn.Parameter] = dict(self.program.model.named_parameters())
         self.scale: LossScale | None = None
         if precision == torch.float16:
             self.scale = LossScale(device, len(models))
@@ -88,6 +89,18 @@ class Stack:
         """Seed the random numbers of the members, where members draw those of stand-alone runs."""
         if self.program.draws is not None:
             self.program.draws.seed(seeds)
+
+    def exchanged_parameter(self) -> str | None:
+        """Return the first name that belongs to another parameter than at the start, if any.
+
+        Passes take the tensors of the stack by name. So a model that exchanges modules with
+        parameters, or removes them, does so without effect.
+        """
+        now = dict(self.program.model.named_parameters())
+        for name in {**self.places, **now}:
+            if now.get(name) is not self.places.get(name):
+                return name
+        return None
 
     def compile_updates(self) -> None:
         """Compile each update into one kernel from the next step on."""

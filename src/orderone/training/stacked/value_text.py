@@ -55,6 +55,9 @@ def text_of(
     if isinstance(value, RemovableHandle):
         # its number differs between modules; the hook itself is compared by `alike.description`
         return "handle of a hook"
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        # its bytes are addresses
+        return f"ndarray {value.shape} {text_of(value.tolist(), modules, depth, path)}"
     if isinstance(value, (Tensor, np.ndarray)):
         return f"{type(value).__name__} {tuple(value.shape)} {_digest(value)}"
     if isinstance(value, torch.Generator):
@@ -66,21 +69,30 @@ def text_of(
         return "itself"
     inside = path | {id(value)}
 
-    def part(x: object, deeper: int = 0) -> str:
-        return text_of(x, modules, depth - deeper, inside)
-
     if isinstance(value, Mapping):
-        items = [f"{text_of(key, modules, 0)}: {part(x)}" for key, x in value.items()]
+        items: list[str] = []
+        for key, x in value.items():
+            items.append(f"{text_of(key, modules, 0)}: {text_of(x, modules, depth, inside)}")
         return "{" + ", ".join(items) + "}"
-    if isinstance(value, (list, tuple, deque)):
-        return "[" + ", ".join(part(x) for x in value) + "]"
-    if isinstance(value, (set, frozenset)):
-        return "{" + ", ".join(sorted(part(x) for x in value)) + "}"
+    if isinstance(value, (list, tuple, deque, set, frozenset)):
+        members = [text_of(x, modules, depth, inside) for x in value]
+        if isinstance(value, (set, frozenset)):
+            return "{" + ", ".join(sorted(members)) + "}"
+        return "[" + ", ".join(members) + "]"
+    return _object_text(value, modules, depth, inside)
+
+
+def _object_text(
+    value: object, modules: Mapping[int, str], depth: int, inside: frozenset[int]
+) -> str:
+    """Return the text of a function, or of an object with attributes."""
     parts: list[str] = []
     if depth:
-        parts = [f"{key}={part(x, 1)}" for key, x in parts_of(value)]
+        for key, x in parts_of(value):
+            parts.append(f"{key}={text_of(x, modules, depth - 1, inside)}")
     if not parts:
-        parts = [f"{key}={part(x, min(depth, 1))}" for key, x in inner_state(value)]
+        for key, x in inner_state(value):
+            parts.append(f"{key}={text_of(x, modules, depth - min(depth, 1), inside)}")
     if callable(value) and hasattr(value, "__qualname__"):
         name = f"{value.__module__}.{value.__qualname__}"
         return f"{name}({', '.join(parts)})" if parts else name

@@ -1,0 +1,151 @@
+"""Starts of tensors whose role the shapes alone do not show: they are the same at all sizes."""
+
+# pyright: reportArgumentType=false
+# pyright: reportCallIssue=false
+
+import math
+
+import pytest
+import torch
+from support.errors import refuses
+from support.zoo import ZOO
+from torch import nn
+
+import orderone as o1
+
+BASE = 16
+
+
+class Positions(nn.Module):
+    """Learned rows, without a hint in their name, that are added to a stream or joined to it."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.read = nn.Linear(5, width)
+        self.rows = nn.Parameter(0.02 * torch.randn(6, width))
+        self.registers = nn.Parameter(0.02 * torch.randn(1, 3, width))
+        self.shifts = nn.Parameter(torch.zeros(9, width))  # a bias for every row
+        self.hidden = nn.Linear(width, width)
+        self.write = nn.Linear(width, 4)
+
+    def forward(self, x):
+        x = self.read(x) + self.rows
+        x = torch.cat([x, self.registers.expand(len(x), -1, -1)], 1)
+        return self.write(torch.relu(self.hidden(x)) + self.shifts)
+
+
+class Latents(nn.Module):
+    """Queries from a learned table, keys and values from features of another size."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(5, width))
+        self.attention = nn.MultiheadAttention(width, 2, kdim=7, vdim=7, batch_first=True)
+        self.write = nn.Linear(width, 3)
+
+    def forward(self, x):
+        queries = self.table.expand(len(x), -1, -1)
+        return self.write(queries + self.attention(queries, x, x, need_weights=False)[0])
+
+
+class BothWays(nn.Module):
+    """Two recurrent layers; the second reads the outputs of both directions of the first."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.tokens = nn.Embedding(11, width)
+        self.layers = nn.GRU(width, width, 2, batch_first=True, bidirectional=True)
+        self.write = nn.Linear(2 * width, 4)
+
+    def forward(self, x):
+        return self.write(self.layers(self.tokens(x))[0])
+
+
+def autoencoder(width: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(12, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 12)
+    )
+
+
+@pytest.mark.parametrize("probe", [True, False])
+def test_a_table_of_positions_starts_like_a_lookup(probe):
+    build = ZOO["vit"].build
+    plan = o1.plan(build(64), base=build(32), lr=1e-2, init="fan-in", probe=probe)
+    [row] = [row for row in plan.rows if "position" in row.name]
+    assert (row.role, row.base_std, row.init_std) == ("embedding", 1.0, 1.0)
+    assert row.name in {size.name for size in plan.start.sizes}
+
+
+@pytest.mark.parametrize("width", [BASE, 4 * BASE])
+def test_added_and_joined_rows_start_like_a_lookup(width):
+    batch = torch.randn(4, 6, 5)
+    plan = o1.plan(
+        Positions(width),
+        base=Positions(BASE),
+        lr=1e-2,
+        inputs=batch,
+        init={"default": "fan-in", "embedding": 0.5},
+    )
+    assert plan["rows"].base_std == plan["registers"].base_std == 0.5
+    assert plan["shifts"].draw is None  # equal entries: it may be a bias
+    assert plan["hidden.weight"].base_std == BASE**-0.5
+
+
+def test_queries_of_a_learned_table_are_the_hand_written_initialization():
+    """The scale of the scores is 1 up to rounding, and the sizes are exact."""
+    ours = Latents(12).double()
+    hand = Latents(12).double()
+    hand.load_state_dict(ours.state_dict())
+    batch = torch.randn(2, 4, 7, dtype=torch.float64)
+    plan = o1.plan(ours, base=Latents(12).double(), lr=1e-2, inputs=batch, init="fan-in")
+    torch.manual_seed(1)
+    plan.apply()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in hand.named_parameters():
+            fan_in = 1 if name == "table" else parameter.shape[-1]
+            if parameter.dim() == 2:
+                parameter.normal_(std=fan_in**-0.5)
+    for name, parameter in hand.named_parameters():
+        assert torch.equal(ours.get_parameter(name), parameter), name
+    large = o1.plan(
+        Latents(48), base=Latents(12), lr=1e-2, inputs=batch.float(), init={"embedding": 0.5}
+    )
+    assert large["attention.q_proj_weight"].draw is None
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("width", [BASE, 4 * BASE])
+def test_the_output_of_an_autoencoder_is_a_readout(width, traced):
+    options = {"inputs": torch.randn(8, 12)} if traced else {"probe": False}
+    plan = o1.plan(
+        autoencoder(width), base=autoencoder(BASE), lr=1e-2, init="zero-readout", **options
+    )
+    assert plan["4.weight"].init_std == 0
+    assert plan["2.weight"].init_std > 0
+    assert not any("[bottleneck-size]" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("width", [BASE, 4 * BASE])
+def test_a_matrix_that_reads_joined_outputs_is_no_embedding(width):
+    batch = torch.randint(11, (3, 6))
+    plan = o1.plan(
+        BothWays(width),
+        base=BothWays(BASE),
+        lr={"default": 1e-2, "embedding": 1e-1},
+        inputs=batch,
+        init={"default": "fan-in", "embedding": 0.5},
+    )
+    assert plan["tokens.weight"].base_std == 0.5
+    inner = plan["layers.weight_ih_l1_reverse"]
+    assert math.isclose(inner.base_std, (2 * BASE) ** -0.5)
+    assert inner.lr <= 1e-2
+
+
+def test_the_reason_why_nothing_was_traced_is_named():
+    """An example batch was passed, so the message must not ask for one."""
+    with torch.device("meta"):
+        target = autoencoder(64)
+    with refuses("needs-example-batch", argument="init") as caught:
+        o1.plan(target, base=autoencoder(16), inputs=torch.randn(2, 12), init="zero-residual")
+    assert "meta device" in str(caught.value)
