@@ -34,6 +34,29 @@ def page(name: str) -> str:
     return ended.out
 
 
+# --- options of other verbs -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "right"),
+    [
+        ("plan --builder mine:build --width 64", "--size"),
+        ("plan --hf_config x --learning_rate 1e-3", "--lr"),
+        ("check --builder mine:build --size=64", "--widths"),
+        ("sweep --task lm --width 64", "--widths"),
+        ("sweep --task lm --rule mup", "--rules"),
+    ],
+)
+def test_an_option_of_another_name_is_corrected(command, right):
+    ended = orderone(*command.split())
+    assert_refused(ended, "unknown-name")
+    assert f"did you mean {right}?" in ended.err
+
+
+def test_an_option_that_resembles_none_is_refused():
+    assert orderone("plan", "--zzzzzz", "1").status == 2
+
+
 # --- help -----------------------------------------------------------------------------------------
 
 

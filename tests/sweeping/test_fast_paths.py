@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from orderone.torch_compat import outside_vmap
 from orderone.training.stacked import vmap_overrides
 from orderone.training.stacked.vmap_overrides import FastPaths
 
@@ -70,6 +71,36 @@ CASES = {
         (normal(K, 2, 5, 4), normal(K, 2, 4, 5)),
     ),
     "matmul, vector": (lambda x, w: x.matmul(w), (0, 0), (normal(K, 4), normal(K, 4, 3))),
+    "large convolution": (
+        lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1),
+        (0, 0, 0),
+        (normal(K, 2, 3, 60, 60), normal(K, 4, 3, 3, 3), normal(K, 4)),
+    ),
+    "large convolution, shared input": (
+        lambda x, w: F.conv1d(x, w, padding="same"),
+        (None, 0),
+        (normal(4, 3, 2000), normal(K, 2, 3, 3)),
+    ),
+    "large convolution, shared kernel": (
+        lambda x, w: F.conv1d(x, w),
+        (0, None),
+        (normal(K, 4, 3, 2000), normal(2, 3, 3)),
+    ),
+    "large transposed convolution": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1),
+        (1, 0),
+        (normal(2, K, 3, 60, 60), normal(K, 3, 4, 3, 3)),
+    ),
+    "large group norm": (
+        lambda x, w, b: F.group_norm(x, 2, w, b),
+        (0, 0, 0),
+        (normal(K, 2, 4, 60, 60), normal(K, 4), normal(K, 4)),
+    ),
+    "large group norm without gains": (
+        lambda x: F.group_norm(x, 2),
+        (0,),
+        (normal(K, 2, 4, 60, 60),),
+    ),
     "attention": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
         (0, 0, 0),
@@ -195,7 +226,20 @@ def _results(function, axes, given, run):
 
 
 @pytest.mark.parametrize(
-    "name", ["linear", "attention", "embedding, own ids", "cross entropy", "matmul", "addmm"]
+    "name",
+    [
+        "linear",
+        "attention",
+        "embedding, own ids",
+        "cross entropy",
+        "matmul",
+        "addmm",
+        "large convolution",
+        "large convolution, shared input",
+        "large transposed convolution",
+        "large group norm",
+        "large group norm without gains",
+    ],
 )
 def test_the_fast_paths_are_used(name, monkeypatch):
     """Operations with a slow vmap rule are replaced."""
@@ -209,6 +253,22 @@ def test_the_fast_paths_are_used(name, monkeypatch):
         )
     _results(function, axes, given, _mapped)
     assert any(result is not None for result in taken)
+
+
+@pytest.mark.parametrize(("pixels", "separate"), [(60, True), (6, False)])
+def test_only_large_convolutions_are_computed_one_by_one(pixels, separate):
+    """Small ones are faster as groups of one convolution."""
+    x, w = normal(K, 2, 3, pixels, pixels), normal(K, 4, 3, 3, 3)
+    taken = []
+
+    def one(x, w):
+        with FastPaths(K) as mode:
+            with outside_vmap():
+                taken.append(vmap_overrides.PATHS[torch.conv2d](mode, x, w))
+            return F.conv2d(x, w)
+
+    torch.vmap(one)(x, w)
+    assert [result is not None for result in taken] == [separate]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

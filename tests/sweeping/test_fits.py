@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,8 +12,15 @@ import orderone as o1
 from orderone.sweeping.engine import Engine
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
+from orderone.sweeping.stacked import (
+    call_overhead,
+    comparison,
+    first_steps,
+    run,
+    run_stacked,
+    training,
+)
 from orderone.sweeping.stacked import capacity as capacity_module
-from orderone.sweeping.stacked import comparison, first_steps, run, run_stacked, training
 from orderone.sweeping.stacked import free_memory as free_memory_module
 from orderone.sweeping.stacked.capacity import ON_CPU, USABLE, capacity
 from orderone.sweeping.stacked.free_memory import bytes_for_gradients, free_memory
@@ -21,6 +29,7 @@ from orderone.sweeping.stacked.training import StackedTraining
 from orderone.training.source import Source
 from orderone.training.stacked import compiling
 from orderone.training.stacked.compiled_step import FixedStep
+from orderone.training.stacked.errors import NotStackable
 from orderone.training.stacked.stack import Stack
 from orderone.training.step import Step
 
@@ -207,7 +216,7 @@ def seconds(monkeypatch, together: float, alone: float) -> None:
     monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (together, alone))
 
 
-@pytest.mark.parametrize(("together", "engine"), [(3.9, "stacked"), (4.2, "alone"), (5.0, "alone")])
+@pytest.mark.parametrize(("together", "engine"), [(3.9, "stacked"), (20.0, "alone")])
 def test_the_faster_way_is_chosen(monkeypatch, together, engine):
     seconds(monkeypatch, together, 1.0)
     j = job(verify=True)
@@ -261,9 +270,29 @@ def test_first_updates_of_a_member_alone_are_not_its_speed(monkeypatch):
     assert calls == [0, 1, 0, 1, 0]
 
 
+@pytest.mark.parametrize(
+    ("steps", "together", "error"),
+    [
+        (50, 4.2, None),  # 47 steps of a stack, or 50 of each member: the first ones are lost
+        (50, 4.3, NotStackable),
+        (600, 4.01, None),
+        (600, 4.2, comparison.LooksSlower),
+        (600, 5.1, NotStackable),
+    ],
+)
+def test_the_time_that_is_left_decides(monkeypatch, steps, together, error):
+    monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (together, 1.0))
+    first = object.__new__(first_steps.FirstSteps)
+    first.steps = 3
+    with nullcontext() if error is None else pytest.raises(error):
+        comparison.must_look_faster(first, 4, steps)
+
+
 def test_a_second_measurement_decides(monkeypatch):
     seconds(monkeypatch, 3.9, 1.0)
-    monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (4.9, 1.0))
+    monkeypatch.setattr(comparison, "WORTH_REPEATING", 1)
+    monkeypatch.setattr(comparison, "CLEARLY", 10.0)
+    monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (20.0, 1.0))
     j = job(verify=True)
     outcomes = list(Engine(j, None, "auto").run(trials(j)))
     assert {outcome.facts["engine"] for outcome in outcomes} == {"stacked"}
@@ -271,7 +300,8 @@ def test_a_second_measurement_decides(monkeypatch):
 
 def test_a_stack_that_is_clearly_slower_is_measured_once(monkeypatch):
     seconds(monkeypatch, 3.9, 1.0)
-    monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (5.1, 1.0))
+    monkeypatch.setattr(comparison, "WORTH_REPEATING", 1)
+    monkeypatch.setattr(comparison, "_seconds_of_first", lambda *args: (20.0, 1.0))
     j = job(verify=True)
     outcomes = list(Engine(j, None, "auto").run(trials(j)))
     assert {outcome.facts["engine"] for outcome in outcomes} == {"alone"}
@@ -301,6 +331,35 @@ def test_a_comparison_changes_no_loss(monkeypatch):
     forced = list(Engine(j, None, True).run(trials(j)))
     assert [o.losses.tolist() for o in compared] == [o.losses.tolist() for o in forced]
     assert {outcome.facts["engine"] for outcome in compared} == {"stacked"}
+
+
+@pytest.mark.parametrize(("width", "engine"), [(16, "stacked"), (2048, "alone")])
+def test_a_stack_that_has_nothing_to_save_is_not_built(monkeypatch, width, engine):
+    """The time of large matrices is that of arithmetic; a stack saves calls only."""
+    monkeypatch.setattr(call_overhead, "WORTH", 1)
+    j = job(verify=True)
+    settings = {"width": width, "rule": "mup", "optimizer": "adamw", "seed": 0}
+    rates = [j.trial({**settings, "lr": 10 ** -(2 + k)}) for k in range(2)]
+    built: list[int] = []
+    make = run.StackedTraining
+
+    def counted(*args, **options):
+        built.append(1)
+        return make(*args, **options)
+
+    monkeypatch.setattr(run, "StackedTraining", counted)
+    outcomes = list(Engine(j, None, "auto").run(rates))
+    assert {outcome.facts["engine"] for outcome in outcomes} == {engine}
+    assert bool(built) == (engine == "stacked")
+
+
+def test_the_estimate_changes_no_loss(monkeypatch):
+    j = job(verify=True)
+    compared: list[list[float]] = []
+    for worth in (1, 10**9):
+        monkeypatch.setattr(call_overhead, "WORTH", worth)
+        compared += [o.losses.tolist() for o in Engine(j, None, "auto").run(trials(j))]
+    assert compared[:4] == compared[4:]
 
 
 # --- compilation on a CPU -------------------------------------------------------------------------

@@ -17,10 +17,28 @@ from orderone.cli.help import (
 )
 from orderone.core.errors import InputError
 
+# Options of other verbs and programs, and what they are called here: the first that a verb has.
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "config": ("hf-config",),
+    "dataset": ("data",),
+    "learning-rate": ("lr",),
+    "learning-rates": ("lr",),
+    "model": ("builder",),
+    "optim": ("optimizer",),
+    "rule": ("rules",),
+    "rules": ("rule",),
+    "size": ("widths",),
+    "sizes": ("widths", "size"),
+    "wd": ("weight-decay",),
+    "width": ("widths", "size"),
+    "widths": ("size",),
+}
+
 
 def parse(name: str, verb: Callable[..., None], words: Sequence[str]) -> None:
     """Read the options of a verb and call it; wrong options end the program with status 2."""
     refuse_positional(name, verb, words)
+    refuse_other_names(name, verb, words)
     if no_color():
         tyro._experimental_options["ansi_codes"] = False  # tyro itself ignores NO_COLOR
     tyro.cli(
@@ -47,6 +65,27 @@ def refuse_positional(name: str, verb: Callable[..., None], words: Sequence[str]
                 f" {word if ':' in word else 'package.module:function'}",
                 "option-expected",
                 argument="builder",
+            )
+
+
+def refuse_other_names(name: str, verb: Callable[..., None], words: Sequence[str]) -> None:
+    """Raise an InputError for an option that this verb has under another name.
+
+    Misspelt options are left to tyro, which suggests others.
+    """
+    known: list[str] = []
+    for parameter in signature(verb).parameters.values():
+        known.append(option_name(parameter).removeprefix("--"))
+    for word in words:
+        option = word.partition("=")[0].removeprefix("--").replace("_", "-")
+        if not word.startswith("--") or option in known:
+            continue
+        names = [other for other in OTHER_NAMES.get(option, ()) if other in known]
+        if names:
+            raise InputError(
+                f"orderone {name} has no option --{option}; did you mean --{names[0]}?",
+                "unknown-name",
+                argument=names[0].replace("-", "_"),
             )
 
 

@@ -744,8 +744,9 @@ SWEEP: dict[str, str] = {
         " results. Install a version of torch that is named in the message."
     ),
     "stack-slower": (
-        "On a CPU, a few steps of a stack and of one member alone were timed before the training."
-        " The stack would have been slower, so the trials were trained one after another. The"
+        "On a CPU, a stack saves only the overhead of calls. This was too small a part of an update"
+        " of one member, or a few steps of the stack were timed and would have taken longer. So the"
+        " trials were trained one after another. The"
         " results are the same up to rounding. stacked=True stacks them without a comparison."
     ),
     "stack-split": (

@@ -30,6 +30,7 @@ WORTH_MEASURING = 50  # batches of a training; the comparison costs about four o
 UPDATES_ALONE = 5
 SHARE = 0.02  # of the steps of a training, for timing the stack
 CLEARLY = 1.25  # times slower: the first measurement decides
+WORTH_REPEATING = 500  # updates: a second measurement costs about ten of them, and two stacks
 MARGIN = 1.0  # a stack that is slower by any measured amount is not used
 
 
@@ -45,16 +46,20 @@ def worth_comparing(job: Job, trials: Sequence[Trial]) -> bool:
     return steps * job.accumulate >= WORTH_MEASURING
 
 
-def must_look_faster(first: FirstSteps, members: int) -> None:
+def must_look_faster(first: FirstSteps, members: int, steps: int) -> None:
     """Raise LooksSlower if the first steps, which both ways have taken, say so.
 
-    Raise NotStackable if they say it clearly.
+    Raise NotStackable if they say it clearly, or if the training is too short for a second
+    measurement. The first steps of a stack are lost if its members begin anew: what counts is the
+    time of those that are left.
     """
     together, alone = _seconds_of_first(first)
-    if together > CLEARLY * MARGIN * members * alone:
+    left = steps - first.steps
+    if together * left <= MARGIN * members * alone * steps:
+        return
+    if steps < WORTH_REPEATING or together > CLEARLY * MARGIN * members * alone:
         raise _slower(members, together, members * alone)
-    if together > MARGIN * members * alone:
-        raise LooksSlower
+    raise LooksSlower
 
 
 def _seconds_of_first(first: FirstSteps) -> tuple[float, float]:

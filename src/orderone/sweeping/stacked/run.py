@@ -12,6 +12,7 @@ from torch import Tensor
 from orderone.seeding import preserved
 from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import Report
+from orderone.sweeping.stacked.call_overhead import must_save_calls, worth_estimating
 from orderone.sweeping.stacked.capacity import capacity, fastest
 from orderone.sweeping.stacked.comparison import (
     LooksSlower,
@@ -62,6 +63,8 @@ def run_stacked(
         done |= {trial.key for trial in group}
         yield from _run(job, group, report, checkpoint)
     for group in _same_program(job, [trial for trial in trials if trial.key not in done]):
+        if if_faster and worth_estimating(job, group):
+            must_save_calls(job, group)
         most = job.together or _capacity(job, group)
         size = job.together or equal_size(len(group), most)
         note = None
@@ -135,7 +138,8 @@ def _outcomes(
     if proof is None and job.verify and can_be_proved(job, trials):
         training = StackedTraining(job, trials, checkpoint, prove=True)
         if if_faster and worth_comparing(job, trials):
-            training.accept = lambda first: must_look_faster(first, len(trials))
+            steps = training.settings.steps
+            training.accept = lambda first: must_look_faster(first, len(trials), steps)
         try:
             yield from training.run(report)
             return

@@ -42,6 +42,27 @@ def for_each_member(
 
     If it draws random numbers, each member draws from its state.
     """
+    calls = _calls(func, mode, args, named)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", SCATTERED)
+        if mode.draws is None:
+            results = [call() for call in calls]
+        else:
+            results = mode.draws.each(calls)
+    return _stacked(results)
+
+
+def for_each_without_draws(
+    func: Callable[..., object], mode: "FastPaths", *args: object, **named: object
+) -> object:
+    """Run a `func` that draws no random numbers; the states of members are not exchanged."""
+    return _stacked([call() for call in _calls(func, mode, args, named)])
+
+
+def _calls(
+    func: Callable[..., object], mode: "FastPaths", args: object, named: object
+) -> list[Callable[[], object]]:
+    """Return the call of each member."""
     leaves, spec = tree_flatten((args, named))
     by_leaf: list[Sequence[object]] = []
     for leaf in leaves:
@@ -53,12 +74,10 @@ def for_each_member(
     for k in range(mode.members):
         member_args, member_named = tree_unflatten([parts[k] for parts in by_leaf], spec)
         calls.append(partial(func, *member_args, **member_named))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", SCATTERED)
-        if mode.draws is None:
-            results = [call() for call in calls]
-        else:
-            results = mode.draws.each(calls)
+    return calls
+
+
+def _stacked(results: Sequence[object]) -> object:
     _must_have_one_shape(results)
     return tree_map(_stack, *results)
 

@@ -10,6 +10,7 @@ module puts the member axis where kernels expect a batch:
                              (`tables.py`)
     cross entropy            (K N, classes), then the mean of each member
     LSTM, GRU, RNN, x[mask]  one member after another (`one_by_one.py`)
+    convolution, group norm  if large, one member after another on a CPU (`large_inputs.py`)
     grouped products         experts of all members are the groups of one product (`experts.py`)
 
 Decisions that depend on values are handled by `decisions.py`. Everything else is left to vmap. The
@@ -62,6 +63,7 @@ from orderone.training.stacked.draws import (
 from orderone.training.stacked.errors import NotStackable
 from orderone.training.stacked.experts import grouped_mm, histc
 from orderone.training.stacked.in_place import NewTensors, is_in_place
+from orderone.training.stacked.large_inputs import CONVOLUTIONS, convolution, group_norm
 from orderone.training.stacked.one_by_one import (
     SHAPED_BY_VALUES,
     for_each_member,
@@ -407,6 +409,8 @@ def mean_of_each(logits: Tensor, classes: Tensor, options: Mapping[str, Any]) ->
 
 PATHS: dict[TorchFunction, Callable[..., object]] = {
     **{func: partial(one_by_one, func) for func in (*RECURRENCES, *SHAPED_BY_VALUES)},
+    **{func: partial(convolution, func) for func in CONVOLUTIONS},
+    torch.group_norm: group_norm,
     Tensor.__getitem__: indexed,
     torch.where: places_where,
     torch.histc: histc,
