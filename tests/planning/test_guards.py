@@ -387,6 +387,17 @@ def test_a_schedule_that_leaves_the_ratios_is_refused(schedule, plan):
     assert isinstance(caught.value, o1.BrokenRatios)
 
 
+@pytest.mark.parametrize("floor", [1e-4, 1e-6, 1e-8])
+def test_the_message_shows_how_the_ratios_differ(floor, plan):
+    """A low floor changes the ratio after the first step in a late digit."""
+    optimizer = plan.optimizer()
+    with refuses("broken-ratios") as caught:
+        plan.check(optimizer, CosineAnnealingLR(optimizer, 100, eta_min=floor))
+    present, planned_ratio = re.findall(r"\(ratio ([^)]*)\)", str(caught.value))
+    assert present != planned_ratio
+    assert float(present) == pytest.approx(float(planned_ratio), rel=0.01)
+
+
 @pytest.mark.parametrize("schedule", KEPT)
 def test_a_schedule_that_multiplies_passes(schedule, plan):
     optimizer = plan.optimizer()

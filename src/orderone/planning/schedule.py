@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 STEPS = 1000
 MOST_STEPS = 1_000_000
 ZERO = 1e-12  # relative to the planned learning rate: below it, weights do not move
+FEWEST_DIGITS = 4  # of a ratio in a message
+MOST_DIGITS = 12
 LENGTHS = (
     "total_steps",
     "T_max",
@@ -368,21 +370,37 @@ def _parts(scheduler: Any) -> list[Any]:
 
 
 def _message(when: str, rates: Sequence[float], wanted: Sequence[float], scheduler: Any) -> str:
-    by_factor = _by_factor(rates, wanted)
-    low = by_factor[min(by_factor)]
-    high = by_factor[max(by_factor)]
     return (
-        f"the learning rates of the groups do not have the ratios of the plan {when}: two groups"
-        f" have {_pair(low[0], high[0])}; in the plan they have {_pair(low[1], high[1])}."
-        f" {_remedy(scheduler, wanted)}"
+        f"the learning rates of the groups do not have the ratios of the plan {when}:"
+        f" {two_groups(rates, wanted)}. {_remedy(scheduler, wanted)}"
     )
 
 
-def _pair(first: float, second: float) -> str:
-    pair = f"{first:.5g} and {second:.5g}"
-    if not second:
+def two_groups(rates: Sequence[float], wanted: Sequence[float]) -> str:
+    """Return the two groups that differ most from the plan, with as many digits as show it."""
+    by_factor = _by_factor(rates, wanted)
+    first, first_planned = by_factor[min(by_factor)]
+    second, second_planned = by_factor[max(by_factor)]
+    for digits in range(FEWEST_DIGITS, MOST_DIGITS + 1):
+        present = _pair(first, second, digits)
+        planned = _pair(first_planned, second_planned, digits)
+        if _ratio(first, second, digits) != _ratio(first_planned, second_planned, digits):
+            break
+    return f"two groups have {present}; in the plan they have {planned}"
+
+
+def _pair(first: float, second: float, digits: int) -> str:
+    pair = f"{first:.{digits + 1}g} and {second:.{digits + 1}g}"
+    ratio = _ratio(first, second, digits)
+    if not ratio:
         return pair
-    return f"{pair} (ratio {first / second:.4g})"
+    return f"{pair} (ratio {ratio})"
+
+
+def _ratio(first: float, second: float, digits: int) -> str:
+    if not second:
+        return ""
+    return f"{first / second:.{digits}g}"
 
 
 def _remedy(scheduler: Any, wanted: Sequence[float]) -> str:

@@ -118,8 +118,8 @@ def _composed(
 
 def _not_gaussian(name: str) -> InputError:
     return InputError(
-        f"model: neurons that are sums of so few of the weights {name!r} are not Gaussian, because"
-        " the weights are not (torch draws them from a uniform distribution); draw them with"
+        f"model: the weights {name!r} are not Gaussian (torch draws them from a uniform"
+        " distribution), and each neuron is a sum of too few of them to be Gaussian; draw them with"
         " nn.init.normal_(weight, std=...), or give the layer more inputs",
         "no-infinite-width",
         argument="model",
