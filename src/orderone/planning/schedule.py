@@ -381,11 +381,13 @@ def two_groups(rates: Sequence[float], wanted: Sequence[float]) -> str:
     by_factor = _by_factor(rates, wanted)
     first, first_planned = by_factor[min(by_factor)]
     second, second_planned = by_factor[max(by_factor)]
-    for digits in range(FEWEST_DIGITS, MOST_DIGITS + 1):
-        present = _pair(first, second, digits)
-        planned = _pair(first_planned, second_planned, digits)
+    digits = FEWEST_DIGITS
+    while digits < MOST_DIGITS:
         if _ratio(first, second, digits) != _ratio(first_planned, second_planned, digits):
             break
+        digits += 1
+    present = _pair(first, second, digits)
+    planned = _pair(first_planned, second_planned, digits)
     return f"two groups have {present}; in the plan they have {planned}"
 
 
