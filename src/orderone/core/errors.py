@@ -43,9 +43,9 @@ def brief(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the first line of a text of other code, cut off if it is long."""
+    """Return the first line of a text; that of other code, without a code, is cut off if long."""
     first = next(iter(text.splitlines()), "")
-    if len(first) > LONGEST_ERROR:
+    if len(first) > LONGEST_ERROR and code_of(first) is None:
         return f"{first[:LONGEST_ERROR]}..."
     return first
 

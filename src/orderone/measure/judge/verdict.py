@@ -192,8 +192,8 @@ class _FitInWords(NamedTuple):
     @property
     def noisy(self) -> str:
         return (
-            f"inconclusive: {self.power(self.fit.low)} to {self.power(self.fit.high)}; use more"
-            f" seeds, or {self.axis}s further apart"
+            f"inconclusive: the measured power is between {self.power(self.fit.low)} and"
+            f" {self.power(self.fit.high)}; use more seeds, or {self.axis}s further apart"
         )
 
     def too_fast(self, bound: float) -> str:
