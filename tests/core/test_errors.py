@@ -17,6 +17,7 @@ from orderone.core.errors import (
     function,
     instance,
     one_of,
+    shortened,
     with_code,
     without_code,
 )
@@ -72,6 +73,14 @@ def test_the_code_stands_at_the_end_of_a_message() -> None:
 def test_brackets_that_are_no_code(message: str) -> None:
     assert code_of(message) is None
     assert without_code(message) == message
+
+
+def test_a_message_that_is_cut_off_keeps_its_code() -> None:
+    message = "long " * 200
+    assert code_of(shortened(message)) is None
+    cut = shortened(with_code(message, "trial-failed"))
+    assert len(cut) < 400
+    assert code_of(cut) == "trial-failed"
 
 
 def test_an_error_is_a_value_error_and_survives_pickling() -> None:

@@ -135,3 +135,60 @@ def test_a_schedule_that_breaks_the_ratios_is_refused(tmp_path):
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr": 3e-4},
     )
+
+
+@pytest.mark.parametrize("kind", ["greedy", "reduce_lr_on_plateau"])
+def test_schedules_that_follow_the_loss(kind, tmp_path):
+    """Their limits are one number for all groups, unless they are lists. The smallest learning rate
+    of GreedyLR is 1e-3 by default, which is more than that of some groups."""
+    made = plan()
+    rates = [group["lr"] for group in made.param_groups()]
+    limits: dict[str, Any] = {"min_lr": [rate / 10 for rate in rates]}
+    floor = {"min_lr": 1e-3}
+    if kind == "greedy":
+        limits["max_lr"] = [rate * 10 for rate in rates]
+        floor = {}
+    settings = {"lr_scheduler_type": kind, "eval_strategy": "steps", "eval_steps": 100}
+    with refuses("broken-ratios", argument="scheduler"):
+        trained(tmp_path, made, lr_scheduler_kwargs=floor, **settings)
+    trained(tmp_path, plan(), lr_scheduler_kwargs=limits, **settings)
+
+
+class OwnOptimizer(PlanTrainer):
+    def create_optimizer(self, model=None) -> torch.optim.Optimizer:
+        made = torch.optim.AdamW(self.plan.bound().parameters())
+        setattr(self, "optimizer", made)  # noqa: B010, its type is that of Trainer
+        return made
+
+
+class OwnFloor(PlanTrainer):
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        super().create_scheduler(num_training_steps, optimizer)
+        made: Any = self.optimizer
+        self.lr_scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(made, STEPS, eta_min=1e-3)
+        return self.lr_scheduler
+
+
+def test_subclasses_that_replace_what_the_plan_made_are_refused(tmp_path):
+    with refuses("setting-of-the-plan", argument="create_optimizer"):
+        trained(tmp_path, plan(), OwnOptimizer)
+    with refuses("broken-ratios", argument="scheduler"):
+        trained(tmp_path, plan(), OwnFloor)
+
+
+def test_a_plan_from_a_file_trains_the_model_that_is_passed(tmp_path):
+    plan().save(tmp_path / "plan.json")
+    loaded = o1.Plan.load(tmp_path / "plan.json")
+    losses = Losses()
+    settings = arguments(tmp_path, lr_scheduler_type="constant", warmup_steps=0)
+    trainer = PlanTrainer(
+        plan=loaded,
+        model=planned_models.model("llama"),
+        args=settings,
+        train_dataset=Rows(),
+        callbacks=[losses],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    ours = o1.train(plan(), batch, STEPS, clip=1.0, device="cpu")
+    assert losses.values == pytest.approx(list(ours.losses), rel=1e-5)

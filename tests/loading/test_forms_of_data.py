@@ -27,7 +27,7 @@ from torch.utils.data import (
 )
 
 import orderone as o1
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, code_of
 from orderone.training.source import read_source
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
@@ -217,6 +217,40 @@ def test_data_that_cannot_be_repeated_is_named():
 
     (note,) = read_source(Fresh(), batch_size=4).notes
     assert "data-not-repeatable" in note
+
+
+class Kept(Dataset):
+    """Samples that are made once and kept, with noise if `draws`."""
+
+    def __init__(self, draws: bool):
+        self.draws = draws
+        self.kept: dict[int, torch.Tensor] = {}
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, index):
+        if index not in self.kept:
+            noise = torch.randn(4) if self.draws else torch.zeros(4)
+            self.kept[index] = X[index] + noise
+        return self.kept[index], 0
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_data_that_keeps_what_it_has_drawn_is_named(draws):
+    notes = read_source(Kept(draws), batch_size=4).notes
+    assert [code_of(note) for note in notes] == ["data-not-repeatable"] * draws
+
+
+def test_data_that_draws_anew_is_repeatable():
+    class Noisy(Dataset):
+        def __len__(self):
+            return len(X)
+
+        def __getitem__(self, index):
+            return X[index] + torch.rand(X.shape[1]) + np.random.rand(), 0
+
+    assert not read_source(Noisy(), batch_size=4).notes
 
 
 # --- mistakes -------------------------------------------------------------------------------------

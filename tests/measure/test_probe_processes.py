@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from probe_oracle import sizes, table
-from support.probe_workers import PROCESSES, STEPS, inputs, net, process
+from support.probe_workers import PROCESSES, STEPS, gathered, inputs, net, process, smooth, whole
 from support.warm import spawn
 from torch import Tensor
 
@@ -84,3 +84,17 @@ def test_every_process_records_its_part_of_sharded_tensors(processes):
                     whole[0], rel=1e-4, abs=1e-7
                 )
                 assert max(x[2] for x in both) == pytest.approx(whole[2], rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize("job", ["gathered, fsdp2", "gathered, tensor parallel"])
+def test_records_of_all_processes_are_those_of_one(job, processes):
+    """Except gradients of outputs under FSDP2: the loss of a process is a mean of its rows."""
+    alone = gathered(smooth(bias="fsdp2" in job), whole)["rows"]
+    expected = table(pd.DataFrame(alone))
+    for rank in range(PROCESSES):
+        found = rows_of(processes, job, rank)
+        assert set(found) == set(expected)
+        for key, wanted in expected.items():
+            if key[2] == "output gradient" and "fsdp2" in job:
+                wanted = [PROCESSES * x for x in wanted[:3]] + wanted[3:]
+            assert found[key] == pytest.approx(wanted, rel=1e-4, abs=1e-6), key

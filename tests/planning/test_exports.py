@@ -290,6 +290,20 @@ def test_adam_of_deepspeed_does_not_decouple_weight_decay(optimizer, decoupled):
     assert export.data["optimizer"]["params"].get("adam_w_mode") == decoupled
 
 
+def test_lion_of_deepspeed_has_the_betas_of_the_plan():
+    """Those of its own Lion are 0.9 and 0.999."""
+    export = _of_class("lion").export("deepspeed", allow_loss="eps")
+    (betas,) = {group["betas"] for group in _of_class("lion").optimizer().param_groups}
+    assert export.data["optimizer"]["params"]["betas"] == list(betas)
+
+
+def test_pairs_of_eps_that_differ_are_a_loss():
+    plan = _of_class("adafactor", rule="neural-tangent")
+    assert len({row.eps for row in plan.rows}) > 1
+    export = plan.export("nemo", allow_loss=("eps", "optimizer"))
+    assert any(note.startswith("left out: eps") for note in export.notes)
+
+
 def test_numbers_in_yaml():
     yaml = pytest.importorskip("yaml")
     data = {

@@ -6,9 +6,9 @@ they do is part of its initial sizes, learning rates and eps, so that `gauge` co
 
 m is the width, l the number of layers, each divided by that of the base:
 
-* nanoGPT-mup, branch `completep`: `configure_optimizers` and README (with the repaired eps).
+* nanoGPT-mup, branch `completep`: `configure_optimizers`, which has one eps for all tensors.
 * CompleteP (Dey et al. 2025, arXiv 2505.01618), table 1, as Cerebras publishes it; alpha is 1 for
-  CompleteP and 1/2 for Depth-muP; equation 40 for eps.
+  CompleteP and 1/2 for Depth-muP; equation 40 for eps. Its weight decay follows the width only.
 * Megatron-LM, `get_mup_config_overrides` and `TransformerConfig`.
 * u-muP (Blake et al. 2024, arXiv 2407.17465), table 2, as in unit-scaling.
 * nanochat, `setup_optimizers`: Muon for matrices, AdamW for the rest.
@@ -168,14 +168,16 @@ class Published:
 # --- CompleteP, and nanoGPT-mup ------------------------------------------------------------------
 
 
-def completep(alpha: float, tied: bool) -> Published:
+def completep(alpha: float, tied: bool, one_eps: bool = False) -> Published:
+    """With `one_eps`, eps shrinks with the depth outside of the layers, too."""
+
     def table(name: str) -> Factors:
-        if not in_layers(name):
-            return Factors(eps=1 / M)
-        lr = L ** (alpha - 1)
         eps = L**-alpha / M
+        if not in_layers(name):
+            return Factors(eps=eps if one_eps else 1 / M)
+        lr = L ** (alpha - 1)
         if is_hidden(name):
-            return Factors(std=M**-0.5, lr=lr / M, weight_decay=M / lr, eps=eps)
+            return Factors(std=M**-0.5, lr=lr / M, weight_decay=M, eps=eps)
         return Factors(lr=lr, eps=eps)
 
     def gauge(name: str) -> float:
@@ -184,12 +186,17 @@ def completep(alpha: float, tied: bool) -> Published:
         return gauge_of_logits(name, tied)
 
     unscaled = Forward(tied=tied, scale=lambda head: 1 / head)
+    options: dict[str, Any] = {"depth": "completep", "decay_vectors": False}
+    if alpha != 1:
+        options["depth"] = "sqrt"
+        options["weight_decay"] = {"default": DECAY, "hidden": DECAY * L ** (alpha - 1)}
     return Published(
         table=table,
         gauge=gauge,
         forward=replace(unscaled, branch=L**-alpha, logits=1 / M),
         unscaled=unscaled,
-        plan={"depth": "completep" if alpha == 1 else "sqrt", "decay_vectors": False},
+        plan=options,
+        eps=TINY if one_eps else EPS,
     )
 
 
@@ -297,7 +304,8 @@ def nanochat() -> Published:
 
 
 RULES: dict[str, Published] = {
-    "nanoGPT-mup": completep(alpha=1, tied=True),
+    "nanoGPT-mup": completep(alpha=1, tied=True, one_eps=True),
+    "CompleteP, tied": completep(alpha=1, tied=True),
     "CompleteP": completep(alpha=1, tied=False),
     "CompleteP, alpha 1/2": completep(alpha=0.5, tied=False),
     "Megatron-LM": megatron(tied=False),
@@ -391,14 +399,42 @@ def test_trains_step_for_step(name):
     assert losses(plan.bound(), [plan.optimizer()]) == pytest.approx(theirs, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["Megatron-LM", "u-muP", "nanochat"])
+FOLLOWED = ["CompleteP, alpha 1/2", "Megatron-LM", "u-muP", "nanochat"]
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
 def test_differences_matter(name):
     """Without the settings that follow these rules where they leave muP, the losses differ."""
     rule = RULES[name]
     plan = planned(rule)
     plan.apply()
-    other = planned(replace(rule, plan=rule.plan | {"lr": LR}))
+    of_mup = {"lr": LR, "weight_decay": DECAY}
+    own = [key for key in of_mup if isinstance(rule.plan.get(key), dict)]
+    other = planned(replace(rule, plan=rule.plan | {key: of_mup[key] for key in own}))
     other.apply()
     other.bound().load_state_dict(plan.bound().state_dict())
     theirs = losses(*published(rule, plan))
-    assert losses(other.bound(), [other.optimizer()]) != pytest.approx(theirs, rel=1e-3)
+    least = 1e-6 if own == ["weight_decay"] else 1e-3
+    assert losses(other.bound(), [other.optimizer()]) != pytest.approx(theirs, rel=least)
+
+
+def test_one_eps_is_the_only_difference_of_nanogpt_mup():
+    """An eps that is felt: the plan's of embeddings and last norm do not shrink with the depth."""
+    rule = replace(RULES["nanoGPT-mup"], eps=EPS)
+    plan = planned(rule)
+    plan.apply()
+    start = {name: p.clone() for name, p in plan.bound().state_dict().items()}
+    theirs = losses(*published(rule, plan))
+
+    def with_eps(depth: float) -> list[float]:
+        plan.bound().load_state_dict(start)
+        groups: list[dict[str, Any]] = []
+        for row in plan.rows:
+            assert isinstance(row.eps, float)
+            eps = row.eps * (1.0 if in_layers(row.name) else depth)
+            group = {"lr": row.lr, "weight_decay": row.weight_decay, "eps": eps}
+            groups.append({"params": [plan.bound().get_parameter(row.name)], **group})
+        return losses(plan.bound(), [torch.optim.AdamW(groups)])
+
+    assert with_eps(1 / L) == pytest.approx(theirs, rel=1e-9)
+    assert with_eps(1.0) != pytest.approx(theirs, rel=1e-4)

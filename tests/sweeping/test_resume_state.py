@@ -692,6 +692,67 @@ def test_train_names_state_that_no_attribute_shows(tmp_path, counted, prepare, w
     assert warned_codes(caught) == ["state-may-be-lost"]
 
 
+class Marked(nn.Module):
+    """Model with an attribute on a parameter, which torch leaves out of a copy of the model."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+        self.scale = nn.Parameter(torch.ones(()))
+        vars(self.scale)["power"] = 2
+
+    def forward(self, x):
+        return self.inner(x) * self.scale ** vars(self.scale)["power"]
+
+
+def test_attributes_of_parameters_are_copied(tmp_path, recwarn):
+    train(lambda: Marked(8), tmp_path)
+    assert not recwarn.list
+    assert (tmp_path / "run.safetensors").exists()
+
+
+OFFSETS: dict[int, float] = {}
+
+
+class Registered(nn.Module):
+    """Model that works only under its own identity, so that no copy can be trained."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+        OFFSETS[id(self)] = 0.5
+
+    def forward(self, x):
+        return self.inner(x + OFFSETS[id(self)])
+
+
+def test_a_copy_that_cannot_be_trained_does_not_end_the_training(tmp_path):
+    with pytest.warns(UserWarning, match="cannot be trained") as caught:
+        trained = train(lambda: Registered(8), tmp_path)
+    assert warned_codes(caught) == ["state-may-be-lost"]
+    assert len(trained.losses) == STEPS
+    assert (tmp_path / "run.safetensors").exists()
+
+
+class Listed(nn.Module):
+    """Model with an array of objects, whose bytes are addresses."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+        self.options = np.array([{"scale": 1.5}, None], dtype=object)
+
+    def forward(self, x):
+        return self.inner(x * self.options[0]["scale"])
+
+
+def test_equal_arrays_of_objects_are_no_state(tmp_path, recwarn):
+    train(lambda: Listed(8), tmp_path)
+    job = job_of(Listed)
+    assert state_lost_by_checkpoints(job, trials_of(job)) is None
+    assert not recwarn.list
+
+
 class Table(nn.Module):
     """Model with a table that is made at the first call in a process."""
 

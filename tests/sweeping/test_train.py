@@ -9,7 +9,7 @@ import sys
 import warnings
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -29,12 +29,13 @@ from support.train_workers import (
     process,
 )
 from support.warm import spawn
-from torch import nn
+from torch import Tensor, nn
 
 import orderone as o1
 from orderone.training.schedule import schedule
 from orderone.training.sinks import JSONLines, TensorBoard, WandB
 from orderone.training.train import train
+from orderone.training.world import World
 
 
 def by_hand(plan: o1.Plan, steps: int = STEPS) -> list[float]:
@@ -530,3 +531,11 @@ def test_a_compiled_training_has_the_same_losses(tmp_path, monkeypatch):
         warnings.simplefilter("error")  # the check of checkpoints compares with a compiled copy
         assert losses(compile=True, checkpoint=path) == found
     assert path.exists()
+
+
+def test_rows_of_a_process_are_contiguous():
+    """Models flatten labels with `view`, as T5 does."""
+    batch = {"labels": torch.arange(24).reshape(4, 6)}
+    for rank in range(2):
+        shared = cast("dict[str, Tensor]", World("ddp", rank, 2, torch.device("cpu")).share(batch))
+        assert shared["labels"].view(-1).tolist() == batch["labels"][rank::2].flatten().tolist()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,11 @@ from support.named import Named
 from support.one_process import one_process
 from torch import nn
 
+import orderone as o1
 from orderone.planning.exports import names as tables
 from orderone.planning.exports.content import content
+
+SEPARATE = ("type", "group_overrides")  # not numbers of a configuration of OLMo-core
 
 
 def exported(name, target, wrapped: Callable[[str], str] = str, **options):
@@ -78,6 +82,23 @@ def test_olmo_core(name, wrapped):
         rate / group["lr"] for rate, group in zip(rates, optimizer.param_groups, strict=True)
     ]
     assert factors == pytest.approx([factors[0]] * len(factors))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "lion"])
+def test_other_optimizers_of_olmo_core(optimizer):
+    """Its configurations have different fields: that of Adam has no weight decay."""
+    module = pytest.importorskip("olmo_core.optim")
+    options: dict[str, Any] = {"lr": 3e-3, "weight_decay": 0.1, "optimizer": optimizer}
+    plan = o1.plan(planned_models.model("llama"), base=planned_models.BASE, **options)
+    export = plan.export("olmo-core", names="as-is")
+    config = {"adam": module.AdamConfig, "lion": module.LionConfig}[export.data["type"]]
+    settings = {name: export.data[name] for name in export.data if name not in SEPARATE}
+    built = config(**settings, group_overrides=export.build()).build(plan.bound())
+    expected = {id(p): group for group in plan.optimizer().param_groups for p in group["params"]}
+    for group in built.param_groups:
+        for p in group["params"]:
+            for setting in ("lr", "weight_decay", "betas"):
+                assert group[setting] == expected[id(p)][setting]
 
 
 @pytest.mark.parametrize("wrapped", [str, checkpointed])

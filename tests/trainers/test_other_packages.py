@@ -226,6 +226,80 @@ def test_unit_scaling():
         assert row.weight_decay == pytest.approx(shrinkage)
 
 
+def test_unit_scaling_step_for_step():
+    """A small network of unit-scaling has the losses of a plan, in float64.
+
+    At the base the plan has the effective learning rates of unit-scaling. At the target it follows
+    from muP, except for embeddings, whose learning rate shrinks as width^-1/2 there.
+    """
+    uu = pytest.importorskip("unit_scaling")
+    base, target, tokens, classes = 16, 64, 12, 8
+
+    class Net(nn.Module):
+        def __init__(self, width: int, unit: bool):
+            super().__init__()
+            kinds = uu if unit else nn
+            last = uu.LinearReadout if unit else nn.Linear
+            self.embedding = kinds.Embedding(tokens, width)
+            self.first = kinds.Linear(width, width, bias=False)
+            self.second = kinds.Linear(width, width, bias=False)
+            self.readout = last(width, classes, bias=False)
+            self.act = uu.GELU()
+            self.double()
+
+        def forward(self, x):
+            return self.readout(self.act(self.second(self.act(self.first(self.embedding(x))))))
+
+    def gauge(name: str, width: int) -> float:
+        if name.startswith("embedding"):
+            return 1.0
+        return 1 / width if name.startswith("readout") else width**-0.5
+
+    def rates(width: int) -> tuple[nn.Module, Any, dict[str, float], dict[str, float]]:
+        torch.manual_seed(0)
+        model = Net(width, unit=True)
+        options: dict[str, Any] = {"lr": 0.05, "weight_decay": 0.01, "eps": 1e-30}
+        optimizer = uu.optim.AdamW(model.parameters(), **options)
+        names = {id(p): name for name, p in model.named_parameters()}
+        lr: dict[str, float] = {}
+        decay: dict[str, float] = {}
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                factor = gauge(names[id(p)], width)
+                lr[names[id(p)]] = group["lr"] * factor
+                decay[names[id(p)]] = group["weight_decay"] / factor
+        return model, optimizer, lr, decay
+
+    def losses(model: nn.Module, optimizer: Any) -> list[float]:
+        values: list[float] = []
+        for step in range(STEPS):
+            generator = torch.Generator().manual_seed(step)
+            x, y = (torch.randint(limit, (32,), generator=generator) for limit in (tokens, classes))
+            loss = nn.functional.cross_entropy(model(x), y % (1 + x % 3))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            values.append(loss.item())
+        return values
+
+    _, _, lr, decay = rates(base)
+    shrinks = (target / base) ** -0.5
+    lr["embedding.weight"] *= shrinks
+    decay["embedding.weight"] /= shrinks
+    theirs, optimizer, _, _ = rates(target)
+    made = o1.plan(
+        Net(target, unit=False), base=Net(base, unit=False), eps=1e-30,
+        lr=lr | {"default": 0.05}, weight_decay=decay | {"default": 0.0},
+    )  # fmt: skip
+    model = made.apply()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(theirs.get_parameter(name) * gauge(name, target))
+    mine = losses(model, made.optimizer())
+    assert mine == pytest.approx(losses(theirs, optimizer), rel=1e-9)
+    assert mine[-1] < mine[0] - 0.1
+
+
 def test_mlflow(tmp_path):
     mlflow = pytest.importorskip("mlflow")
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/runs.db")

@@ -994,10 +994,11 @@ TRAIN: dict[str, str] = {
         " lower."
     ),
     "data-not-repeatable": (
-        "Two readings of the first batches with the same seed were different. Random numbers of"
-        " torch, numpy and random, and of generators that the data set or sampler holds as"
-        " attributes, are set by the seed; others are not. Trials cannot be repeated exactly, and a"
-        " store does not notice that the data has changed."
+        "Two readings of the first batches with the same seed were different, or the second one"
+        " drew other random numbers. Random numbers of torch, numpy and random, and of generators"
+        " that the data set or sampler holds as attributes, are set by the seed; others are not. A"
+        " data set that keeps samples it has drawn gives later trials those of the first one."
+        " Trials cannot be repeated exactly, and a store does not notice that the data has changed."
     ),
     "data-order-not-repeatable": (
         "The sampler of a DataLoader gives another order each time it is read, whatever the seed."

@@ -43,11 +43,15 @@ def brief(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the first line of a text; that of other code, without a code, is cut off if long."""
+    """Return the first line of a text of other code, cut off if it is long; a code stays."""
     first = next(iter(text.splitlines()), "")
-    if len(first) > LONGEST_ERROR and code_of(first) is None:
-        return f"{first[:LONGEST_ERROR]}..."
-    return first
+    if len(first) <= LONGEST_ERROR:
+        return first
+    cut = f"{without_code(first)[:LONGEST_ERROR]}..."
+    code = code_of(first)
+    if code is None:
+        return cut
+    return with_code(cut, code)
 
 
 def hint_on_codes(messages: Iterable[str]) -> list[str]:

@@ -23,7 +23,6 @@ from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from orderone.core.errors import InputError, instance, with_code
 from orderone.core.inputs import Count
@@ -71,15 +70,18 @@ class PlanTrainerMixin(Trainer):
     def __init__(self, *args: Any, plan: Plan, **options: Any):
         instance(plan, Plan, "plan", "pass the result of orderone.plan")
         _refuse_what_replaces_the_plan(options)
-        if not args:
-            options.setdefault("model", plan.bound())
+        if not args and options.get("model") is None:
+            options["model"] = plan.bound()
         self.plan: Plan = plan
         model = args[0] if args else options["model"]
         if model is not plan.model:
             self.plan = plan = plan.attach(model)
         if not plan.applied:
             plan.apply()
+        self._planned_optimizer: Optimizer | None = None
+        self._checked_scheduler: object = None
         super().__init__(*args, **options)
+        self.add_callback(_InForceCallback(self))
         must_agree(self.args, plan)
         must_leave_optimizer_to_plan(getattr(self.accelerator.state, "deepspeed_plugin", None))
 
@@ -102,16 +104,34 @@ class PlanTrainerMixin(Trainer):
                 **optimizer_options(self.args, self.plan),
             )
             setattr(self, "optimizer", made)  # noqa: B010, its type is that of Trainer
+            self._planned_optimizer = made
         return made
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: Optimizer | None = None
-    ) -> LRScheduler:
+    ) -> Any:  # GreedyLR of Transformers is no LRScheduler
         """Make the schedule; raise BrokenRatios if it changes the ratios of the plan."""
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         used: Any = self.optimizer if optimizer is None else optimizer
         check_ratios(getattr(used, "optimizer", used), scheduler)
+        self._checked_scheduler = scheduler
         return scheduler
+
+    def must_be_in_force(self) -> None:
+        """Raise an error if a subclass has replaced the plan's optimizer, or broken its ratios."""
+        if self._planned_optimizer is None:
+            raise InputError(
+                "create_optimizer: the optimizer of this training was not made by the plan, so that"
+                " its tensors do not have their learning rates; call super().create_optimizer() in"
+                " your subclass, and set no optimizer",
+                "setting-of-the-plan",
+                argument="create_optimizer",
+            )
+        scheduler: Any = self.lr_scheduler
+        while hasattr(scheduler, "scheduler"):  # wrappers of Accelerate
+            scheduler = scheduler.scheduler
+        if scheduler is not None and scheduler is not self._checked_scheduler:
+            check_ratios(self._planned_optimizer, scheduler)
 
     def train(
         self,
@@ -139,6 +159,18 @@ class PlanTrainerMixin(Trainer):
 
 class PlanTrainer(PlanTrainerMixin):
     """`transformers.Trainer` that trains with a plan: `PlanTrainer(plan=plan, args=...)`."""
+
+
+class _InForceCallback(TrainerCallback):
+    """Check optimizer and schedule of a `PlanTrainer` when they are final."""
+
+    def __init__(self, trainer: PlanTrainerMixin):
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer.must_be_in_force()
 
 
 class SizesCallback(TrainerCallback):

@@ -52,9 +52,15 @@ class Fetch:
     batched: bool  # whether a request has several indices
 
     def __getitem__(self, request: Request) -> object:
+        return self.with_draws(request)[0]
+
+    def with_draws(self, request: Request) -> tuple[object, tuple[Any, ...]]:
+        """Return the batch, and the states of all random generators after it was made."""
         private = private_generators(self.dataset, self.collate)
-        with RandomStream(request.seed, private).active():
-            return self.collate(self._samples(request.indices))
+        stream = RandomStream(request.seed, private)
+        with stream.active():
+            batch = self.collate(self._samples(request.indices))
+        return batch, stream.states
 
     def _samples(self, indices: Any) -> object:
         if not self.batched:
@@ -148,6 +154,10 @@ class MapLoader:
             return [next(self._pool) for _ in seeds]
         self._pool = None
         return [self.fetch[self._order(seed).at(number)] for seed in seeds]
+
+    def with_draws(self, number: int, seed: int) -> tuple[object, tuple[Any, ...]]:
+        """Return a batch, made in this process, and the states of generators afterwards."""
+        return self.fetch.with_draws(self._order(seed).at(number))
 
     def _order(self, seed: int) -> SampleOrder:
         if seed not in self._orders and len(self._orders) >= MOST_ORDERS:

@@ -109,6 +109,11 @@ class RandomStream:
         self._private = private
         self._states: list[Any] | None = None  # None: not started
 
+    @property
+    def states(self) -> tuple[Any, ...]:
+        """States of all generators when the stream was last active."""
+        return tuple(self._states or ())
+
     @contextmanager
     def active(self) -> Iterator[None]:
         """Draw from this stream; restore the caller's generators afterwards."""

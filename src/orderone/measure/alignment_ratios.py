@@ -43,6 +43,7 @@ from orderone.core.text_table import text_table, wrapped
 from orderone.measure.fit import Fit, fit_exponent
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Batch, call_inputs, repeatable
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.hooks import watching
 from orderone.observe.inventory import Item, Place, inventory, modules_by_name
 from orderone.observe.moments import WIDE, Ledger
@@ -195,7 +196,6 @@ class State:
     inputs: dict[str, Inputs]
 
 
-@torch.no_grad()
 def observe(
     model: nn.Module,
     layers: Sequence[Layer],
@@ -208,6 +208,7 @@ def observe(
         args, kwargs = call_with(call_inputs(batch))
         with (
             repeatable(model),
+            without_gradients(model),
             precision.passes(model),
             reading(model, layers) as inputs[tokens],
             naming_batch("batches", batch, model),

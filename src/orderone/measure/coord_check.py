@@ -16,6 +16,7 @@ from inspect import signature
 from typing import Any, Literal
 
 from torch import nn
+from torch.optim import Muon, Optimizer
 
 from orderone import rules
 from orderone.core.errors import InputError, function, one_of, with_code, without_code
@@ -68,6 +69,7 @@ from orderone.measure.runs import (
     same_schedule,
     train,
 )
+from orderone.measure.same_loss import is_same_loss
 from orderone.measure.spare_state import SpareState
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import (
@@ -87,6 +89,7 @@ from orderone.planning.counterparts import is_number, numbered, stack_of
 from orderone.planning.options import OPTION_NAMES
 from orderone.planning.schedule import remedy, simulated_rates
 from orderone.seeding import preserved
+from orderone.torch_compat import has_gradient_hooks
 
 # axis -> argument of coord_check, option of plan
 RULES_OF_AXES = {
@@ -295,6 +298,10 @@ class _Study:
             self.troubles.append(with_code(trouble, "too-few-batches"))
         self._read_extremes(frozen)
         self.nonlinear = self._nonlinear_layers()
+        # it matters where steps follow gradients
+        self.same_loss = self._follows_gradients and is_same_loss(
+            (self.small, self.large), batches[0], loss, self.precision
+        )
 
     # --- before training --------------------------------------------------------------------------
 
@@ -320,6 +327,13 @@ class _Study:
         with self.precision.passes(self.small), naming_batch("batches", batch, self.small):
             names = nonlinear_layers(self.small, batch)
         return frozenset(self.key(name) for name in names)
+
+    @property
+    def _follows_gradients(self) -> bool:
+        """Whether the steps of the optimizer follow the size of gradients (SGD)."""
+        if self.family is None:
+            return False
+        return self.family.request.algorithm.update_law.gradient > 0
 
     def _check_axis(self, family: Family) -> None:
         """Raise an InputError if the model has no such axis, or no rule for it."""
@@ -384,13 +398,19 @@ class _Study:
 
     @property
     def _assigned(self) -> dict[str, Algorithm]:
-        """Optimizers by tensor, if `build` returned several as one."""
+        """Optimizers by tensor, where a plan would choose others: of several, or of Muon alone.
+
+        A plan leaves some matrices to AdamW, which the user may have given to Muon.
+        """
         optimizer = self._user_optimizer
-        if not isinstance(optimizer, CombinedOptimizer):
-            return {}
+        parts: list[Optimizer] = []
+        if isinstance(optimizer, CombinedOptimizer):
+            parts = list(optimizer.parts.values())
+        elif isinstance(optimizer, Muon):
+            parts = [optimizer]
         names = names_by_id(self.large)
         assigned: dict[str, Algorithm] = {}
-        for part in optimizer.parts.values():
+        for part in parts:
             record = nearest_record(type(part))
             if record is None:
                 continue
@@ -460,6 +480,7 @@ class _Study:
             precision=self.precision,
             provenance=self._provenance(),
             interrupted=interrupted,
+            same_loss=self.same_loss,
         )
 
     def _run(self, size: int, seed: int) -> None:
@@ -500,6 +521,7 @@ class _Study:
                 self.precision,
                 rounding=True,
                 unused=size == self.sizes[-1],
+                clipping=self._may_clip(model),
                 spare=spare,
             )
         return RunOptions(
@@ -509,6 +531,12 @@ class _Study:
             precision=self.precision,
             spare=spare,
         )
+
+    def _may_clip(self, model: nn.Module) -> bool:
+        """Return whether clipped gradients change steps, and something may clip them."""
+        if not self._follows_gradients:
+            return False
+        return not self.is_planned_here or any(has_gradient_hooks(p) for p in model.parameters())
 
     def _note_once(self, note: str) -> None:
         if note not in self.notes:

@@ -48,7 +48,7 @@ from orderone.measure.check import Check
 from orderone.measure.fit import Fit
 from orderone.measure.inputs import Progress, SizesInput
 from orderone.measure.judge.judging import coarsest, if_resolved, vanishing_gradients
-from orderone.measure.judge.settings import known_line, slope
+from orderone.measure.judge.known_numbers import known_line, slope
 from orderone.measure.judge.thresholds import EXACT, FEW
 from orderone.measure.judge.verdict import (
     Expected,

@@ -281,6 +281,8 @@ class StudyResult:
     precision: Precision
     provenance: Mapping[str, object]
     interrupted: bool
+    # the loss is one function of the model's output, the same at every size
+    same_loss: bool = False
 
     @property
     def axis(self) -> str:

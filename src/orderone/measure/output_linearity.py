@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from orderone.observe.batches import Batch, call_inputs
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.hooks import main_tensor
 from orderone.observe.inventory import modules_by_name
 from orderone.observe.trace.recorder import call_with, undisturbed
@@ -41,7 +42,7 @@ def nonlinear_layers(model: nn.Module, batch: Batch) -> frozenset[str]:
 
         return after
 
-    with undisturbed(model), torch.no_grad():
+    with undisturbed(model), without_gradients(model):
         try:
             for name, module in modules_by_name(model).items():
                 if _is_own_layer(module):

@@ -1,6 +1,6 @@
 """The probe itself: it hooks into passes and optimizer steps, and records rows of sizes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -13,9 +13,11 @@ from orderone.core.errors import InputError
 from orderone.measure import records
 from orderone.measure.inputs import CallInput
 from orderone.measure.noise_scale import NoiseMeter, NoiseScale
+from orderone.measure.processes import of_all_processes
 from orderone.measure.spectral_norms import SpectralMeter
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import repeatable
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.device_queue import memory
 from orderone.observe.hooks import (
     Identities,
@@ -142,11 +144,24 @@ class Probe:
         """One row for each step, module (or tensor) and quantity.
 
         Columns: rms, mean, largest absolute value (max), fraction of finite entries (finite).
+        In several processes it has the part of this one: its rows of the batch, its shards of the
+        tensors. `gather` returns the whole.
         """
-        rows = []
-        for step, module, quantity, moments in self.rows:
-            rows.append((step, module, quantity.value, *moments.row()))
-        return records.table(rows, COLUMNS, self.provenance | records.VERSIONS)
+        return self._table(self.rows)
+
+    def gather(self) -> "pd.DataFrame":
+        """Return `frame` for all processes together (DDP, FSDP2, tensor parallel).
+
+        All processes must call this, and all get the same table. Sizes of sharded tensors are those
+        of whole tensors. Gradients of outputs are those of the loss of each process.
+        """
+        return self._table(of_all_processes(self.rows))
+
+    def _table(self, rows: Sequence[Row]) -> "pd.DataFrame":
+        lines = []
+        for step, module, quantity, moments in rows:
+            lines.append((step, module, quantity.value, *moments.row()))
+        return records.table(lines, COLUMNS, self.provenance | records.VERSIONS)
 
     @property
     def rows(self) -> list[Row]:
@@ -449,7 +464,7 @@ class Probe:
         try:
             with (
                 repeatable(self.model),
-                torch.no_grad(),
+                without_gradients(unwrap(self.model)),
                 self.precision.passes(self.model),
                 naming_batch("batch", self.batch, self.model),
             ):

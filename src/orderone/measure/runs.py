@@ -32,6 +32,7 @@ from orderone.measure.alignment_ratios import (
     reading,
     weights_of,
 )
+from orderone.measure.clipping import clipped, sizes_without_hooks
 from orderone.measure.inputs import (
     BaseInput,
     BuildInput,
@@ -331,6 +332,8 @@ class Run:
     penalties: Mapping[str, float] = field(default_factory=dict)  # decay added to gradients
     # relative difference of gradients in half precision from those in the precision of parameters
     rounding: Mapping[str, float] = field(default_factory=dict)
+    # first gradient that the optimizer gets / gradient of the loss, by tensor, if it was measured
+    clipped: Mapping[str, float] = field(default_factory=dict)
     # tensors on whose values the loss does not depend, if this was measured
     unused: frozenset[str] = frozenset()
     steps: int = 0  # completed steps
@@ -505,6 +508,7 @@ class RunOptions:
     precision: Precision = SINGLE
     rounding: bool = False  # compare gradients in half precision with those of single precision
     unused: bool = False  # find tensors on whose values the loss does not depend
+    clipping: bool = False  # compare the first gradients with those of the loss alone
     spare: SpareState | None = None  # of the optimizer of an earlier run, and for a later one
 
 
@@ -528,6 +532,9 @@ def train(
     training = Training(setup, loss, options.precision)
     training.choose_scale(batches[0])
     rounding = _rounding(training, batches[0], options)
+    unclipped: dict[str, float] = {}
+    if options.clipping:
+        unclipped = sizes_without_hooks(model, batches[0], loss, options.precision)
     if options.spare is not None:  # after the decay was measured on copies
         options.spare.lend(setup.optimizer)
     probe, measured_ratios = _record(training, batches, options)
@@ -555,6 +562,7 @@ def train(
         ratios=tuple(measured_ratios),
         penalties=decay.penalties,
         rounding=rounding,
+        clipped=clipped(rows, unclipped),
         unused=unused,
         steps=training.steps,
         ended=training.ended,

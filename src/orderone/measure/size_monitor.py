@@ -21,12 +21,11 @@ tensor is that of the whole tensor. All of them must call `read`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
@@ -36,6 +35,7 @@ from orderone.core.inputs import Count
 from orderone.core.reals import real
 from orderone.measure.inputs import CorridorInput, PatternsInput
 from orderone.measure.probe import probe
+from orderone.measure.processes import of_all_processes
 from orderone.measure.recording import Probe
 from orderone.observe.moments import Moments
 from orderone.planning import Plan, Row
@@ -133,13 +133,15 @@ class SizeMonitor:
         values: dict[str, float] = {}
         if not self.sizes:
             self._same = self._recording.same_output
-        for step, moments in _by_step(self._recording.take()).items():
-            for name, total in _combined(moments).items():
-                size = self._size(self.first + step, name, total)
-                if size is not None:
-                    self.sizes.append(size)
-                    values[PREFIX + name] = size.relative
-                    self.outside = self.outside or size.reason
+        rows = self._recording.take()
+        if rows:
+            rows = of_all_processes(rows)
+        for step, name, _, moments in rows:
+            size = self._size(self.first + step, name, moments)
+            if size is not None:
+                self.sizes.append(size)
+                values[PREFIX + name] = size.relative
+                self.outside = self.outside or size.reason
         return values
 
     def _size(self, step: int, name: str, moments: Moments) -> Size | None:
@@ -199,24 +201,3 @@ def _start_growth(plan: Plan) -> dict[str, float]:
         if factor is not None and factor > 0:
             growth[module] = factor
     return growth
-
-
-def _by_step(rows: Sequence[tuple[int, str, object, Moments]]) -> dict[int, dict[str, Moments]]:
-    steps: dict[int, dict[str, Moments]] = {}
-    for step, name, _, moments in rows:
-        steps.setdefault(step, {})[name] = moments
-    return steps
-
-
-def _combined(moments: Mapping[str, Moments]) -> Mapping[str, Moments]:
-    """Return the moments of all processes together."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return moments
-    everywhere: list[dict[str, tuple[float, ...]]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(everywhere, {name: tuple(size) for name, size in moments.items()})
-    totals: dict[str, Moments] = {}
-    for part in everywhere:
-        for name, numbers in part.items():
-            size = Moments(int(numbers[0]), *numbers[1:])
-            totals[name] = totals[name] + size if name in totals else size
-    return totals

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from orderone.core.errors import InputError
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.trace import call_with
 from orderone.seeding import seeded
 from orderone.torch_compat import (
@@ -246,7 +247,7 @@ def draws_randomly(model: nn.Module, batch: Batch) -> bool:
     """Return whether a forward pass draws random numbers, as dropout does."""
     devices = sorted({p.device.index for p in model.parameters() if p.is_cuda})
     args, kwargs = call_with(call_inputs(batch))
-    with repeatable(model), torch.no_grad():
+    with repeatable(model), without_gradients(model):
         before = _random_state(devices)
         model(*args, **kwargs)
         after = _random_state(devices)

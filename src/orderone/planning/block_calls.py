@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.inventory import modules_by_name
 from orderone.observe.trace import call_with, undisturbed
 from orderone.planning.options import ExampleBatch
@@ -38,7 +38,7 @@ def calls_of_blocks(
         handles.append(modules[block].register_forward_pre_hook(record, with_kwargs=True))
     args, kwargs = call_with(inputs)
     try:
-        with undisturbed(model), torch.no_grad():
+        with undisturbed(model), without_gradients(model):
             model(*args, **kwargs)
     finally:
         for handle in handles:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Annotated, TypeAlias
 
-import torch
 from torch import nn
 
 from orderone.core.errors import InputError, code_of, with_code
 from orderone.core.inputs import Exact, Name, UserInput
 from orderone.observe.batch_errors import naming_batch
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.inventory import inventory, shapes_of, unwrap
 from orderone.observe.trace import call_with, undisturbed
 from orderone.planning import absolute, apply, constants, forward_facts, init_check, relative
@@ -255,7 +255,7 @@ def _check_inputs(model: nn.Module, inputs: ExampleBatch | None, note: str) -> N
     if any(p.is_meta or hasattr(p, "device_mesh") for p in inner.parameters()):
         return
     args, kwargs = call_with(inputs)
-    with undisturbed(inner), torch.no_grad(), naming_batch("inputs", inputs, inner):
+    with undisturbed(inner), without_gradients(inner), naming_batch("inputs", inputs, inner):
         inner(*args, **kwargs)
 
 

@@ -1,6 +1,6 @@
 """What the tensors of a model are, beside those of its base: evidence for roles, and sizes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -116,7 +116,20 @@ class Comparison:
 
     @cached_property
     def widths(self) -> Widths:
-        return Widths(e for e in self.tensors if e.name not in self.measured_names)
+        tensors = [e for e in self.tensors if e.name not in self.measured_names]
+        return Widths(tensors, self._summed_products(tensors))
+
+    def _summed_products(self, tensors: Iterable[Evidence]) -> set[Size]:
+        """Return the sizes of tensors that products of activations are summed over."""
+        result: set[Size] = set()
+        for evidence in tensors:
+            name = self.traced_as.get(evidence.name, "")
+            if name in self.facts.shapes and name in self.facts.small_shapes:
+                traced = zip(self.facts.small_shapes[name], self.facts.shapes[name], strict=True)
+                for size, as_traced in zip(evidence.sizes, traced, strict=True):
+                    if as_traced in self.facts.summed_products:
+                        result.add(size)
+        return result
 
     @cached_property
     def adapters(self) -> dict[str, AdapterPart]:

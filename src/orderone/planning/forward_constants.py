@@ -24,7 +24,9 @@ class ScaledTerm:
     near: tuple[str, ...]  # the last tensors that are used before it
     power: float
     size: float  # exponent of what it multiplies, in the models as they were traced
-    others: float | None  # exponent of the rest of the sum; None if it is no sum
+    others: float | None  # exponent of the rest of the sum; None if it is no sum, or zero
+    # of a sum of products of activations: its exponent if all products had the same sign
+    aligned: float | None = None
 
 
 def powers_by_use(
@@ -109,9 +111,10 @@ def scaled_terms(small: Trace, large: Trace, pair: Pair) -> tuple[ScaledTerm, ..
         others = power_of_growth(before.others, after.others, pair.growth)
         if power is None or size is None or abs(power) <= NEGLIGIBLE:
             continue
-        if others is None and after.others is not None:
+        aligned = power_of_growth(before.aligned, after.aligned, pair.growth)
+        if others is None and after.others is not None and aligned is None:
             continue  # zero, or unknown
-        terms.append(ScaledTerm(after.linear_in, after.near, power, size - power, others))
+        terms.append(ScaledTerm(after.linear_in, after.near, power, size - power, others, aligned))
     return tuple(terms)
 
 

@@ -15,8 +15,9 @@ from math import prod
 from torch import nn
 
 from orderone.core.errors import InputError, with_code, without_code
+from orderone.observe.derivatives import needs_gradients
 from orderone.observe.inventory import TABLE, VECTOR, Layout, inventory, shapes_of, unwrap
-from orderone.observe.trace import Trace, Use
+from orderone.observe.trace import Trace, Use, call_with, undisturbed
 from orderone.planning import huggingface
 from orderone.planning.attention_scores import Score, declared_scores, score_sizes, traced_scores
 from orderone.planning.base import Base, built, is_configuration
@@ -70,6 +71,10 @@ class ForwardFacts:
     # parameters of a hypernetwork -> the part of their growth (in logarithms) that is the fan-in of
     # the matrix that they write
     generated: Mapping[str, float] = field(default_factory=dict)
+    # matrices, convolutions and tables that the model's outputs are linear in
+    at_output: frozenset[str] = frozenset()
+    # sizes that products of two activations are summed over, in the small and the large instance
+    summed_products: frozenset[tuple[int, int]] = frozenset()
     terms: tuple[ScaledTerm, ...] = ()  # terms of sums that a power of the width multiplies
     findings: tuple[str, ...] = ()
     pair: Pair | None = None
@@ -172,7 +177,7 @@ def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Forwar
         facts = _without_trace(note, model, base)
         return replace(facts, needs_inputs=isinstance(reason, NoExampleBatch))
     try:
-        small, large = pair.traces()
+        small, large = _traces(pair)
     except Exception as error:  # the user's forward code may raise anything
         failure = f"probe: not run: the forward pass failed ({type(error).__name__}: {error})"
         return _without_trace(with_code(failure, "probe-not-run"), model, base)
@@ -180,6 +185,18 @@ def collect(model: nn.Module, base: Base, inputs: ExampleBatch | None) -> Forwar
     if large.scores:
         facts = replace(facts, score_sizes=score_sizes(small, large, pair, base))
     return replace(facts, routing=_routing(model, base, pair, facts))
+
+
+def _traces(pair: Pair) -> tuple[Trace, Trace]:
+    """Trace both instances; with gradients if their forward pass computes derivatives."""
+    try:
+        return pair.traces()
+    except Exception:  # the user's forward code may raise anything
+        args, kwargs = call_with(pair.inputs)
+        with undisturbed(pair.small):
+            if not needs_gradients(pair.small, lambda: pair.small(*args, **kwargs)):
+                raise
+        return pair.traces()
 
 
 def _routing(
@@ -291,6 +308,8 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         normalized=large.normalized,
         scored=_scored(large),
         generated=_generated(small, large, same),
+        at_output=large.at_output,
+        summed_products=_summed_products(small, large),
         terms=scaled_terms(small, large, pair),
         pair=pair,
     )
@@ -348,6 +367,13 @@ def _generated(small: Trace, large: Trace, same: Mapping[str, str]) -> dict[str,
         if growth != 1:
             parts[name] = math.log(fan_in / small_in) / math.log(growth)
     return parts
+
+
+def _summed_products(small: Trace, large: Trace) -> frozenset[tuple[int, int]]:
+    """Return the sizes that products of activations are summed over; none if they do not match."""
+    if len(small.summed) != len(large.summed):
+        return frozenset()
+    return frozenset(zip(small.summed, large.summed, strict=True))
 
 
 def _is_in_the_target(names: tuple[str, ...], pair: Pair) -> bool:

@@ -18,6 +18,7 @@ from orderone.observe.batches import ModelInputs, call_inputs
 from orderone.observe.inventory import tensors_of, unwrap
 from orderone.optimizers import row_rates
 from orderone.optimizers.combined import CombinedOptimizer
+from orderone.optimizers.equal_strides import fills_its_memory
 from orderone.optimizers.muon import CONVENTION, class_for
 from orderone.optimizers.muon_rates import convert_muon_lr
 from orderone.optimizers.registry import registered_name
@@ -684,11 +685,13 @@ def _group_settings(row: Row) -> dict[str, Any]:
 def fused_options(plan: Plan) -> dict[str, Any]:
     """Return the option `fused=True` if the optimizer of `plan` is a class of torch that has it.
 
-    torch's fused kernels take real numbers and dense gradients only.
+    torch's fused kernels take real numbers and dense gradients only, and ignore gaps between the
+    entries of a parameter.
     """
     if plan.settings.user_class is not None or plan.settings.optimizer not in FUSED:
         return {}
-    if any(tensor.is_complex() for tensor in plan.tensors().values()):
+    tensors = plan.tensors().values()
+    if any(tensor.is_complex() or not fills_its_memory(tensor) for tensor in tensors):
         return {}
     if has_sparse_gradients(plan.bound()):
         return {}

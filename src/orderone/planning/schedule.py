@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Adafactor, Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from orderone.core.errors import InputError
 from orderone.optimizers import row_rates
@@ -73,11 +72,7 @@ def check(
             message = _message(f"after step {step}", rates, wanted, scheduler)
             raise BrokenRatios(message, "broken-ratios", argument="scheduler")
     if step == 0 and length:
-        raise InputError(
-            "scheduler: no step of it could be simulated on a copy; check yourself that it"
-            " preserves the ratios between the learning rates of the groups",
-            argument="scheduler",
-        )
+        raise _not_simulated()
 
 
 def simulated_rates(
@@ -93,10 +88,21 @@ def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
     wanted: list[float] = []
     for group in optimizer.param_groups:
         wanted.append(float(group.get("initial_lr", group["lr"])))
+    step = 0
     for step, rates in enumerate(_simulate(optimizer, scheduler, _length(scheduler)), 1):
         if not is_proportional(rates, wanted):
             message = _message(f"after step {step}", rates, wanted, scheduler)
             raise BrokenRatios(message, "broken-ratios", argument="scheduler")
+    if step == 0:
+        raise _not_simulated()
+
+
+def _not_simulated() -> InputError:
+    return InputError(
+        "scheduler: no step of it could be simulated on a copy; check yourself that it"
+        " preserves the ratios between the learning rates of the groups",
+        argument="scheduler",
+    )
 
 
 def remedy(optimizer: Optimizer, scheduler: Any) -> str:
@@ -281,23 +287,30 @@ def _simulate(optimizer: Optimizer, scheduler: Any, steps: int) -> Iterator[list
     large. A schedule that needs more of its optimizer than groups gets a copy of it, which shares
     only the tensors.
     """
+    signs = (1.0, -1.0) if _takes_metrics(scheduler) else (1.0,)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns because no optimizer step comes first
-        copied = _with_stand_in(scheduler)
-        if copied is None:
-            copied = copy.deepcopy(scheduler, _shared(optimizer))
-        if isinstance(copied, ReduceLROnPlateau):
-            # let every step be a plateau, and no change too small
-            copied.patience = copied.cooldown = 0
-            copied.eps = 0.0
-        for _ in range(steps):
-            try:
-                _advance(copied)
-                rates = _rates(copied.optimizer)
-            # a schedule of fixed length has ended; a user's function may raise anything then
-            except Exception:
-                return
-            yield rates
+        for sign in signs:
+            copied = _copied(optimizer, scheduler)
+            for step in range(steps):
+                try:
+                    _advance(copied, sign * step)
+                    rates = _rates(copied.optimizer)
+                # a schedule of fixed length has ended; a user's function may raise anything then
+                except Exception:
+                    break
+                yield rates
+
+
+def _copied(optimizer: Optimizer, scheduler: Any) -> Any:
+    copied = _with_stand_in(scheduler)
+    if copied is None:
+        copied = copy.deepcopy(scheduler, _shared(optimizer))
+    if _takes_metrics(copied):  # let every step change the rates, however little
+        for name in ("patience", "cooldown", "warmup", "eps"):
+            if hasattr(copied, name):
+                setattr(copied, name, 0)
+    return copied
 
 
 def _with_stand_in(scheduler: Any) -> Any:
@@ -324,9 +337,9 @@ def _shared(optimizer: Optimizer) -> dict[int, Any]:
     return memo
 
 
-def _advance(scheduler: Any) -> None:
-    if isinstance(scheduler, ReduceLROnPlateau):
-        scheduler.step(1.0)
+def _advance(scheduler: Any, metric: float = 0.0) -> None:
+    if _takes_metrics(scheduler):
+        scheduler.step(metric)
     elif _counts_samples(scheduler):
         scheduler.step(1)
     else:
@@ -335,7 +348,17 @@ def _advance(scheduler: Any) -> None:
 
 def _counts_samples(scheduler: Any) -> bool:
     """Return whether `step` takes the number of steps or samples (Megatron, NeMo)."""
-    parameter = inspect.signature(scheduler.step).parameters.get("increment")
+    return _requires(scheduler, "increment")
+
+
+def _takes_metrics(scheduler: Any) -> bool:
+    """Return whether `step` takes a loss (ReduceLROnPlateau, GreedyLR of Transformers)."""
+    return _requires(scheduler, "metrics")
+
+
+def _requires(scheduler: Any, name: str) -> bool:
+    step = getattr(scheduler, "step", None)
+    parameter = None if step is None else inspect.signature(step).parameters.get(name)
     return parameter is not None and parameter.default is parameter.empty
 
 
@@ -425,8 +448,11 @@ def _remedy(scheduler: Any, wanted: Sequence[float]) -> str:
             if kind == "CyclicLR":
                 return f"{remedy}, and the same for base_lr"
             return remedy
-        if kind == "ReduceLROnPlateau" and any(part.min_lrs):
-            return f"Pass a list to {kind}: min_lr={_in_ratio(max(part.min_lrs), wanted)}"
+        if _takes_metrics(part) and any(getattr(part, "min_lrs", ())):
+            remedy = f"Pass a list to {kind}: min_lr={_in_ratio(max(part.min_lrs), wanted)}"
+            if hasattr(part, "max_lrs"):
+                return f"{remedy}, and max_lr={_in_ratio(max(part.max_lrs), wanted)}"
+            return remedy
     return (
         "Use a schedule that multiplies the learning rate of each group, and an optimizer made from"
         " plan.param_groups()"

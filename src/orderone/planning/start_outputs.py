@@ -17,12 +17,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-import torch
 from torch import Tensor, nn
 
 from orderone.core.errors import InputError
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import ModelInputs, on_device
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.hooks import watching, watching_scores
 from orderone.observe.quantities import Quantity
 from orderone.observe.trace.recorder import call_with
@@ -131,7 +131,7 @@ def measure_outputs(model: nn.Module, inputs: ModelInputs) -> tuple[OutputSize, 
     try:
         model.eval()
         with (
-            torch.no_grad(),
+            without_gradients(model),
             watching(model, output, kinds=(Quantity.OUTPUT,)),
             watching_scores(model, lambda name, scores: record(name, Kind.SCORES, scores())),
             naming_batch("inputs", inputs, model),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from orderone.optimizers.combined import CombinedOptimizer
+from orderone.optimizers.equal_strides import equal_state_strides
 from orderone.optimizers.table import class_name
 
 Tree: TypeAlias = dict[str, Any]
@@ -50,6 +51,7 @@ def load_state(optimizer: Optimizer, tree: Mapping[str, Any]) -> None:
                 group[name] = value
     optimizer.load_state_dict({"state": tree["state"], "param_groups": groups})
     for part, attributes in zip(_parts(optimizer), tree["attributes"], strict=True):
+        equal_state_strides(part)  # files have contiguous tensors
         for name, value in attributes.items():
             if not _same(getattr(part, name, None), value):
                 setattr(part, name, value)

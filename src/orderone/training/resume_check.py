@@ -51,6 +51,7 @@ class ResumeCheck:
         self.later: str | None = None  # state that is not in a checkpoint, and has not acted yet
         self.doubt: str | None = None  # a difference that may be rounding
         self.reshaped: str | None = None  # a tensor that training has added, removed or resized
+        self.failed: str | None = None  # why the copy could not make the second update
 
     def after_first_update(self, loop: TrainingLoop) -> None:
         """Load the state into the other copy, and let that make the second update."""
@@ -66,8 +67,7 @@ class ResumeCheck:
         with preserved(), fresh_caches(loop.step.module, loop.step.loss_function):
             restore_snapshot(self.other, (copies, record))
             with written_files() as files:
-                self.other.update()
-            self.other.read_losses()
+                self.failed = _failed_update(self.other)
         self.files = named_files(files)
         now = description(loop.step.module) | hook_texts(loop.step.module)
         self.shared = changed(here, now)
@@ -81,6 +81,12 @@ class ResumeCheck:
             self.reshaped = changed_tensor(loop.step.module, self.saved[0], MODEL)
         if self.reshaped is not None:
             return reshaped_text(self.reshaped)
+        if self.failed is not None:
+            self.later = (
+                f"a copy of the model cannot be trained ({self.failed}), so orderone could not"
+                " check that a checkpoint holds all state"
+            )
+            return None
         different = self._difference(loop)
         if different is None and not self.shared:
             self.later = self._acting_later(loop)
@@ -130,6 +136,19 @@ class ResumeCheck:
         if here is there or text_of(here) == text_of(there):
             return []
         return ["the loss function"]
+
+
+def _failed_update(loop: TrainingLoop) -> str | None:
+    """Make an update of a copy; return its error, None if there is none.
+
+    The training itself may be able to make this update: a copy lacks what Python cannot copy.
+    """
+    try:
+        loop.update()
+        loop.read_losses()
+    except Exception as error:  # the user's code may raise anything
+        return brief(error)
+    return None
 
 
 def _globals_of(loop: TrainingLoop) -> dict[str, str]:
@@ -258,7 +277,12 @@ def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
         with warnings.catch_warnings():
             # From Python 3.14 on, iterators of itertools cannot be copied; 3.12 announces it.
             warnings.simplefilter("ignore", DeprecationWarning)
-            module, optimizer, scale = copy.deepcopy((step.module, step.optimizer, step.scale))
+            memo: dict[int, object] = {}
+            parts = (step.module, step.optimizer, step.scale)
+            module, optimizer, scale = copy.deepcopy(parts, memo)
+            for p, copied in zip(step.module.parameters(), module.parameters(), strict=True):
+                # torch leaves them out of copies
+                vars(copied).update(copy.deepcopy(vars(p), memo))
     except Exception as error:  # objects of the user may raise anything
         text = (
             f"checkpoint: the model cannot be copied ({brief(error)}), so"

@@ -164,9 +164,10 @@ def _source(batches: Batches) -> Source:
     notes: tuple[str, ...] = ()
     if not repeats:
         text = (
-            "data: the same seed gave different batches when they were read twice, so that"
-            " trainings cannot be repeated exactly; draw random numbers from torch, numpy, random"
-            " or a generator in an attribute of the data set"
+            "data: the same seed gave different batches or other random draws when they were read"
+            " twice, so that trainings cannot be repeated exactly, and may depend on each other;"
+            " draw random numbers from torch, numpy, random or a generator in an attribute of the"
+            " data set, each time a sample is read"
         )
         notes = (with_code(text, "data-not-repeatable"),)
     return Source(
@@ -225,23 +226,33 @@ def _collate(collate: object) -> object:
 def _content(batches: Batches) -> tuple[object, bool]:
     """Return a hash of what the data holds, and whether reading it twice gives the same.
 
+    A data set that draws fewer numbers when it is read again keeps what it has drawn, so that
+    batches depend on who has read them first.
+
     It is made from the first batches of seed 0, from evenly spaced samples of a data set, from the
     tensors that a data set holds, and from the files whose paths it holds.
     """
     inner = batches.made if isinstance(batches, Factory) else batches
     readings: list[str] = []
+    draws: list[str] = []  # of both readings
     times = 1 if isinstance(inner, OnePass) else 2
     for _ in range(times):
         parts: list[object] = []
         for number in range(LOOKED_AT):
-            parts.append(identity(inner.batches(number, [0])[0]))
+            if isinstance(inner, MapLoader):
+                batch, states = inner.with_draws(number, 0)
+                draws.append(digest(identity(states)))
+            else:
+                batch = inner.batches(number, [0])[0]
+            parts.append(identity(batch))
         if isinstance(inner, MapLoader):
             parts.append(inner.length)
             parts.append(identity(inner.samples()))
             parts.append(_arrays(inner.fetch.dataset))
             parts.append(file_digests(_files(inner.fetch.dataset)))
         readings.append(digest(parts))
-    if readings[0] != readings[-1]:
+    half = len(draws) // 2
+    if readings[0] != readings[-1] or draws[:half] != draws[half:]:
         return None, False
     return readings[0], True
 

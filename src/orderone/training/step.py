@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import Loss, loss_of
+from orderone.optimizers.equal_strides import make_strides_equal
 from orderone.optimizers.registry import set_training_mode
 from orderone.training.loss_scale import LossScale
 from orderone.training.modes import evaluation_mode
@@ -93,6 +94,7 @@ class Step:
         norm = None
         if self.settings.clip is not None:
             norm = clip_grad_norm_(self.module.parameters(), self.settings.clip)
+        make_strides_equal(self.optimizer)
         self.optimizer.step()
         return norm
 

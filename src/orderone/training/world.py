@@ -93,7 +93,7 @@ class World:
 
         def rows_of_rank(leaf: object) -> object:
             if isinstance(leaf, Tensor) and leaf.dim():
-                return leaf[self.rank :: self.size]
+                return leaf[self.rank :: self.size].contiguous()  # models use `view`
             return leaf
 
         return tree_map(rows_of_rank, batch)

@@ -330,3 +330,18 @@ def test_padding_is_zero():
     # the mean of 512 squares of halved Gaussians has the relative error sqrt(5 / 512)
     np.testing.assert_allclose(kernel, measured, atol=4 * (5 / 512) ** 0.5 * kernel.max())
     assert kernel[2, 2] == pytest.approx(bias)
+
+
+@pytest.mark.parametrize(("largest", "accepted"), [(None, True), (2.0, False)])
+def test_large_biases_that_are_not_gaussian_are_refused(largest: float | None, accepted: bool):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 4))
+    if largest is not None:
+        nn.init.uniform_(model[0].bias, -largest, largest)
+    x = torch.randn(3, 20)
+    if accepted:
+        o1.kernel_from_module(model, x)
+        return
+    with refuses("no-infinite-width", argument="model") as caught:
+        o1.kernel_from_module(model, x)
+    assert "0.bias" in str(caught.value)

@@ -236,3 +236,35 @@ def test_tables_that_are_no_function_of_an_example_are_refused(options: dict[str
             call()
     o1.empirical_nngp(model, ids)
     torch.testing.assert_close(model[0].weight.detach(), before)
+
+
+class Table(nn.Module):
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.readout = nn.Embedding(9, 5, sparse=sparse), linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.readout(self.table(x).mean(1))
+
+
+def test_sparse_gradients_count_like_others():
+    x = torch.tensor([[1, 2, 3], [3, 3, 8]])
+    found, expected = (o1.empirical_ntk(Table(sparse), x) for sparse in (True, False))
+    torch.testing.assert_close(found, expected)
+    outputs = []
+    for sparse in (True, False):
+        model = o1.linearize(Table(sparse))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.arange(parameter.numel()).reshape(parameter.shape)
+        outputs.append(model(x))
+    torch.testing.assert_close(*outputs)
+
+
+def test_products_that_fail_in_the_backward_pass_are_refused():
+    model = Net(lambda net, x: net.a(x)[0][:, -1], a=nn.LSTM(4, 3, batch_first=True))
+    x = torch.randn(3, 5, 4)
+    assert o1.empirical_ntk(model, x).shape == (3, 3)
+    with refuses("products-not-exact", argument="method"):
+        o1.empirical_ntk(model, x, method="products")

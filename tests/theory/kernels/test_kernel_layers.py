@@ -236,3 +236,19 @@ def test_composition_is_associative_and_descriptions_are_values():
     assert hash(repeat(a, 3)) == hash(Sequential(a, a, a))
     assert repeat(a, 0)(inputs(X)).nngp == pytest.approx(X @ X.T / 4)
     assert len({Dense(2, 0.1), Dense(2.0, 0.1), Dense(2)}) == 2
+
+
+def test_fixed_positions_are_correlated_with_means():
+    """Sampled neurons: relu(z) + p, where p has a mean."""
+    rng = np.random.default_rng(0)
+    n = 400_000
+    K = np.array([[1.0, 0.4], [0.4, 2.0]])
+    p = rng.normal([[0.7], [-0.2]], 1.0, (2, n))
+    h = np.maximum(np.linalg.cholesky(K) @ rng.standard_normal((2, n)), 0) + p
+    start = kernels.covariance(K.reshape(1, 2, 1, 2))
+    layer = kernels.AddPositions(p @ p.T / n, trained=False, means=p.mean(1))
+    kernel = layer(kernels.Activation("relu")(start))
+    np.testing.assert_allclose(kernel.nngp[0, :, 0], h @ h.T / n, atol=0.01)
+    np.testing.assert_allclose(kernel.points.mean, h.mean(1), atol=0.01)
+    centred = kernels.LayerNorm(0.0)(kernel).nngp[0, :, 0]
+    np.testing.assert_allclose(centred, np.corrcoef(h), atol=0.01)

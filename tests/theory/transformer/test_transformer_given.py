@@ -222,7 +222,7 @@ def test_few_heads_fluctuate_more_with_every_block():
         ),
         (lambda: words([0.5]), "invalid-argument", "ids", ""),
         (lambda: transformer.relative_rates("mup"), "unknown-name", "strategy", ""),
-        (lambda: theory.lr_factors("hybrid", mlp=0), "invalid-argument", "mlp", "above 0"),
+        (lambda: theory.lr_factors("hybrid", mlp=0), "invalid-argument", "mlp", "at least"),
     ],
 )
 def test_invalid_arguments_are_named(wrong, code, argument, words):

@@ -6,10 +6,9 @@ Clipping, eps and a factor in the loss move all tensors by the same power of the
 import math
 from collections.abc import Iterator, Sequence
 
-from orderone.core.roles import MATRIX_ROLES
 from orderone.measure.judge.expected_tensors import gradient
 from orderone.measure.judge.study_facts import StudyFacts
-from orderone.measure.judge.thresholds import COMMON, ROUGH
+from orderone.measure.judge.thresholds import COMMON, EXACT, ROUGH
 from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import StudyResult
 from orderone.observe.quantities import Quantity
@@ -22,8 +21,8 @@ def common_excess(
 ) -> Iterator[Judgement]:
     """Judge the common excess of updates over what rates and gradients imply.
 
-    Where the step follows the gradient, the gradient itself is compared with the gradient at the
-    output of its module and with the input, whose product it is: it may be clipped already.
+    Where the step follows the gradient, the gradient itself may be clipped already. This is a known
+    number, without noise.
     """
     updates = []
     for line in lines:
@@ -31,10 +30,11 @@ def common_excess(
             updates.append(line.exponent - line.predicted)
     if not updates or not study.in_width:
         return
-    excess = _common_part(updates) + _clipped_gradients(facts)
+    clipped = facts.clipping
+    excess = _common_part(updates) + clipped
     verdict = Verdict.PASS
     cause = ""
-    if abs(excess) > COMMON:
+    if abs(excess) > COMMON or abs(clipped) > EXACT:
         verdict = Verdict.FAIL
         cause = (
             f"updates of all tensors scale like {SYMBOLS[study.axis]}^{excess:+z.2f} times what"
@@ -66,24 +66,6 @@ def common_gradient(
     yield Judgement(
         "", Quantity.GRADIENT, 0, excess, excess, excess, 0.0, verdict, cause, "", Reason.SETTING
     )
-
-
-def _clipped_gradients(facts: StudyFacts) -> float:
-    """Return the common excess of gradients over output gradient times input.
-
-    It is 0 where the size of updates does not depend on that of gradients.
-    """
-    if facts.theory is None or not facts.follows_gradients:
-        return 0.0
-    gradients = facts.measured_exponents(Quantity.GRADIENT)
-    arriving = facts.measured_exponents(Quantity.OUTPUT_GRADIENT)
-    inputs = facts.measured_exponents(Quantity.INPUT)
-    excess = []
-    for module, weight, role in facts.theory.modules():
-        known = weight in gradients and module in arriving and module in inputs
-        if known and role in MATRIX_ROLES and len(facts.theory.rows[weight][1].uses) == 1:
-            excess.append(gradients[weight] - arriving[module] - inputs[module])
-    return _common_part(excess)
 
 
 def _excess_of_gradients(facts: StudyFacts, vanishing: frozenset[str]) -> float:

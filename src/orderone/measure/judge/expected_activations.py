@@ -64,11 +64,18 @@ def input_at_start(facts: StudyFacts, name: str, step: int) -> Expected | None:
 
 
 def output_gradient(facts: StudyFacts, name: str, step: int) -> Expected | None:
-    """Expect the gradient of the rule, and half a power less without alignment."""
+    """Expect the gradient of the rule, and half a power less without alignment.
+
+    At the output of the model it must not depend on the width if steps follow gradients. If the
+    loss is the same function of the output at every size, it has no such factor: its gradient may
+    still follow the output, as that of a mean squared error does where the output starts large.
+    """
     if facts.theory is None or not facts.study.in_width:
         return None
     expected = _of_activation(facts, name, Quantity.OUTPUT_GRADIENT)
     if name == "" and facts.follows_gradients and not facts.grows(name):
+        if facts.study.same_loss:
+            return expected
         return replace(expected, exponent=expected.bound, two_sided=True, soft=False)
     weight = facts.theory.weight_of(name)
     if not facts.has_lower_ends or not weight or not facts.has_gradient(name):

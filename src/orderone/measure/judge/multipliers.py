@@ -4,6 +4,10 @@
 output. What the number multiplies there was measured when the smallest and the largest model were
 traced. If it is of order one without the number, it is not with it. What follows a readout starts
 with n^-1/2 and becomes of order one. Other sizes, such as zero, do not tell what is right.
+
+A sum of n products of two activations (queries times keys as an output, the dot product of two
+tables) starts with n^1/2, and training aligns its terms: the factor must be 1/n if both are of
+order one.
 """
 
 from collections.abc import Iterator
@@ -30,7 +34,9 @@ def multipliers(study: StudyResult, facts: StudyFacts) -> Iterator[Judgement]:
         if abs(term.power) <= EXACT or _is_scaled_sum(term) or _is_compensated(facts, term):
             continue
         name = near[0] if near else ""
-        if abs(term.size) <= BOUNDARY or (follows_readout and abs(term.size - START) <= BOUNDARY):
+        if term.aligned is not None:
+            yield _line_on_sum(study, name, term.power, term.aligned)
+        elif abs(term.size) <= BOUNDARY or (follows_readout and abs(term.size - START) <= BOUNDARY):
             yield _line(study, name, term.power, result, Verdict.FAIL)
         elif abs(result) <= BOUNDARY:
             yield _line(study, name, term.power, result, Verdict.PASS)
@@ -66,15 +72,28 @@ def _is_scaled_sum(term: ScaledTerm) -> bool:
     return term.others is not None and abs(term.others - term.power - term.size) <= BOUNDARY
 
 
+def _line_on_sum(study: StudyResult, name: str, power: float, aligned: float) -> Judgement:
+    """Judge the factor of a sum of products of activations, which training aligns."""
+    excess = power + aligned  # over the factor that is right
+    if abs(excess) <= BOUNDARY:
+        return _line(study, name, excess, excess, Verdict.PASS)
+    symbol = SYMBOLS[study.axis]
+    cause = (
+        f"the forward code multiplies a sum of products of activations, behind {name}, by"
+        f" {symbol}^{power:+.2f}. Training aligns these products, so that their sum is of size"
+        f" {symbol}^{aligned:+.2f}: multiply it by {symbol}^{-aligned:+.2f}"
+    )
+    return _line(study, name, excess, excess, Verdict.FAIL, cause)
+
+
 def _line(
-    study: StudyResult, name: str, power: float, result: float, verdict: Verdict
+    study: StudyResult, name: str, power: float, result: float, verdict: Verdict, cause: str = ""
 ) -> Judgement:
-    cause = ""
-    if verdict == Verdict.FAIL:
+    if verdict == Verdict.FAIL and not cause:
         cause = (
             f"the forward code multiplies what follows {name or 'the input'} by"
             f" {SYMBOLS[study.axis]}^{power:+.2f}, and no initial size or learning rate"
-            " compensates it"
+            " compensates it: remove it"
         )
     return Judgement(
         name,

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from orderone.core.errors import code_of
 from orderone.core.roles import Role
 from orderone.measure.fit import Fit
+from orderone.measure.judge.known_numbers import known_line, rates_of, slope
 from orderone.measure.judge.study_facts import StudyFacts
 from orderone.measure.judge.theory import Theory
 from orderone.measure.judge.thresholds import BOUNDARY, DAMPED, DRAWN, EXACT, NEGLIGIBLE
@@ -53,7 +54,6 @@ TIME_SCALES = (
     "beta2_decay",
     "momentum_decay",
 )
-NONE = 1e-6  # exponents of smaller absolute value are zero
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class SettingsJudge:
         if record_named(row.optimizer).update_law.weight:
             return False
         if row.role == Role.READOUT:
-            interior = any(module in self.facts.interior_readouts for module in row.uses)
+            interior = self.facts.is_interior(name, row.uses)
             return excess < 0 or (interior and excess < 0.5 + BOUNDARY)
         is_added = row.role in (Role.VECTOR, Role.FIXED) and row.constant is None
         return is_added and excess < 0
@@ -402,49 +402,8 @@ class SettingsJudge:
                     break
 
 
-def rates_of(study: StudyResult) -> dict[str, dict[int, float]]:
-    """Return learning rates by tensor and size, at the first step where none is zero.
-
-    A rate that is zero at all steps is zero. Layers that are counted together give the root of
-    their mean square.
-    """
-    key = study.observations.key
-    by_step: dict[str, list[dict[int, list[float]]]] = {}
-    for run in study.observations.runs:
-        for step, rates_now in enumerate(run.rates):
-            for name, rate in rates_now.items():
-                steps = by_step.setdefault(key(name), [])
-                while len(steps) <= step:
-                    steps.append({})
-                steps[step].setdefault(run.size, []).append(rate)
-    rates: dict[str, dict[int, float]] = {}
-    for name, steps in by_step.items():
-        for sizes in steps:
-            sized = {size: _rms(values) for size, values in sizes.items()}
-            if len(sized) >= len(steps[0]):
-                rates[name] = sized
-            if all(sized.values()):
-                break
-    return rates
-
-
 def _eps_of(row: Row) -> float | None:
     return row.eps if isinstance(row.eps, float) else None
-
-
-def _rms(values: list[float]) -> float:
-    return math.sqrt(sum(value * value for value in values) / len(values))
-
-
-def slope(values: Mapping[int, float]) -> float:
-    """Return the exponent of positive numbers by size; NaN for fewer than two sizes."""
-    if len(values) < 2:
-        return math.nan
-    x = np.log(np.array(list(values), float))
-    y = np.log(np.array(list(values.values()), float))
-    x = x - x.mean()
-    exponent = float(x @ y / (x @ x))
-    return 0.0 if abs(exponent) < NONE else exponent
 
 
 def _constants(model: nn.Module) -> dict[str, float]:
@@ -461,28 +420,3 @@ def _constants(model: nn.Module) -> dict[str, float]:
             if math.isfinite(norm):
                 sizes[name] = norm / math.sqrt(tensor.numel())
     return sizes
-
-
-def known_line(
-    name: str,
-    quantity: Quantity,
-    exponent: float,
-    predicted: float,
-    verdict: Verdict,
-    cause: str,
-    role: str,
-) -> Judgement:
-    """Return a line about a known number: its interval is a point."""
-    return Judgement(
-        name,
-        quantity,
-        0,
-        exponent,
-        exponent,
-        exponent,
-        predicted,
-        verdict,
-        cause,
-        role,
-        Reason.SETTING,
-    )

@@ -6,6 +6,7 @@ make what follows from them smaller too: they start with n^-1/2.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from orderone.core.roles import Role
 from orderone.measure.fit import Fit
+from orderone.measure.judge.known_numbers import slope
 from orderone.measure.judge.theory import Theory
 from orderone.measure.judge.thresholds import BOUNDARY, MISSING_ALIGNMENT, VANISHING
 from orderone.measure.observations import StudyResult
@@ -95,6 +97,22 @@ class StudyFacts:
         """Whether the size of updates follows that of gradients, as with SGD."""
         assert self.study.family is not None
         return self.study.family.request.algorithm.update_law.gradient > 0
+
+    @cached_property
+    def clipping(self) -> float:
+        """Power of the size by which gradients are clipped; that of the tensor it changes most.
+
+        It is 0 where it was not measured: steps that do not follow gradients, or no hooks.
+        """
+        fractions: dict[str, dict[int, float]] = {}
+        for run in self.study.observations.complete:
+            for name, fraction in run.clipped.items():
+                key = self.study.observations.key(name)
+                fractions.setdefault(key, {})[run.size] = fraction
+        exponents = [0.0]
+        for by_size in fractions.values():
+            exponents.append(slope(by_size))
+        return max((e for e in exponents if not math.isnan(e)), key=abs)
 
     # --- measurements -----------------------------------------------------------------------------
 
@@ -207,6 +225,20 @@ class StudyFacts:
             if role == Role.READOUT and not gradients.get(module, -1.0) > -BOUNDARY - power:
                 interior.add(module)
         return frozenset(interior)
+
+    def is_interior(self, name: str, modules: Iterable[str]) -> bool:
+        """Return whether the output of a readout goes on into the network.
+
+        A tensor that no module applies by itself has no gradient of its output: the forward pass
+        tells whether it makes the output of the model.
+        """
+        if any(module in self.interior_readouts for module in modules):
+            return True
+        if self.theory is None or self.study.family is None:
+            return False
+        applied = {weight for _, weight, _ in self.theory.modules()}
+        at_output = {self.study.observations.key(n) for n in self.study.family.facts.at_output}
+        return name not in applied and bool(at_output) and name not in at_output
 
     @cached_property
     def fading(self) -> float:

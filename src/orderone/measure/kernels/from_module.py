@@ -23,7 +23,7 @@ names it, and the module that called it.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
@@ -121,13 +121,27 @@ def kernel_from_module(model: Model, inputs: Inputs | None = None) -> ModuleKern
 
 
 def _traced(model: nn.Module, examples: Examples) -> ModuleKernel:
+    """Return the limit; of three axes, the channels of a convolution are the second or the last."""
+    first = examples.rows(slice(0, 1))[0]
+    channels_first = False
+    if first.is_floating_point():
+        channels_first = first.dim() > 3 or (first.dim() == 3 and _convolves_first(model))
+    try:
+        return _traced_as(model, examples, channels_first)
+    except InputError:
+        if first.dim() != 3 or not channels_first:
+            raise
+        with suppress(InputError):
+            return _traced_as(model, examples, channels_first=False)
+        raise
+
+
+def _traced_as(model: nn.Module, examples: Examples, channels_first: bool) -> ModuleKernel:
     rows = examples.rows(slice(0, 1))
     first = rows[0]
-    channels_first = False
     features: int | None = None
     if first.is_floating_point():
         # (1, features), (1, tokens, features), or an image with channels first
-        channels_first = first.dim() > 3 or (first.dim() == 3 and _convolves_first(model))
         features = 1 if channels_first else first.dim() - 1
     mode, output = _run(model, examples, rows, features)
     if mode.numbers:

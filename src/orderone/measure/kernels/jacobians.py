@@ -229,7 +229,7 @@ class Differentiable:
         for name, gradient in zip(names, expected, strict=True):
             difference = torch.zeros_like(self.parameters[name]).flatten()
             if gradient is not None:
-                difference = gradient.detach().flatten().clone()
+                difference = dense(gradient.detach()).flatten().clone()
             scale = difference.norm()
             for use in found.get(name, ()):
                 difference -= use.values()[0, 0].to(difference.dtype)
@@ -291,6 +291,11 @@ class Differentiable:
             largest=max(sizes),
             jacobians=jacobians,
         )
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """Return a gradient with all of its zeros; those of tables may be sparse."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:
@@ -384,11 +389,10 @@ class Tile:
                     jacobian = Jacobian.explicit(values, values.shape[2:])
                 yield (use.name, place), jacobian
                 place += 1
-        for name, delta in zip(self.others, deltas[len(self.taps) :], strict=True):
-            if delta.is_complex():
-                values = torch.view_as_real(delta)
-            else:
-                values = delta
+        for name, gradient in zip(self.others, deltas[len(self.taps) :], strict=True):
+            values = dense(gradient)
+            if values.is_complex():
+                values = torch.view_as_real(values)
             yield (name, place), Jacobian.explicit(values.unsqueeze(1), values.shape[1:])
 
     def _prepared(self, place: int, use: Call) -> Tensor | None:

@@ -24,7 +24,7 @@ from orderone.core.errors import instance
 from orderone.measure.kernels.empirical import Model, SelectInput, check_tables
 from orderone.measure.kernels.examples import Select, read_output
 from orderone.measure.kernels.groups import trained_parameters
-from orderone.measure.kernels.jacobians import HALF_TOLERANCE, TOLERANCE
+from orderone.measure.kernels.jacobians import HALF_TOLERANCE, TOLERANCE, dense
 from orderone.measure.kernels.substituted import call_at
 from orderone.observe.inventory import unwrap
 from orderone.observe.recomputed import without_recomputation
@@ -87,7 +87,7 @@ class Tangent:
 
     def gradients(self, weights: Tensor, keep_graph: bool = False) -> tuple[Tensor, ...]:
         """Return the products of J^T and `weights`, one for each parameter."""
-        return torch.autograd.grad(
+        gradients = torch.autograd.grad(
             self.value,
             self.parameters,
             weights,
@@ -96,6 +96,7 @@ class Tangent:
             allow_unused=True,
             materialize_grads=True,
         )
+        return tuple(dense(gradient) for gradient in gradients)
 
     def along(self, directions: Sequence[Tensor], keep_graph: bool = False) -> Tensor:
         """Return the product of J and `directions`, in the shape of the outputs."""

@@ -67,12 +67,12 @@ def products_agree(function: Differentiable, examples: Examples, names: Sequence
             push = _pushforward(function, examples, rows, parameters)
             directions = {name: value.unsqueeze(0) for name, value in direction.items()}
             derivative = torch.vmap(push)(directions)[0]
+            weights = torch.randn(values.shape, generator=generator).to(values)
+            (gradient,) = pullback(weights)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # errors of many classes
             return False
-        weights = torch.randn(values.shape, generator=generator).to(values)
-        (gradient,) = pullback(weights)
     terms = [(gradient[name].conj() * direction[name]).real for name in names]
     backward = sum(float(term.sum()) for term in terms)
     scale = sum(float(term.abs().sum()) for term in terms)

@@ -127,6 +127,22 @@ def has_gaussian_neurons(weight: Tensor, fan_in: int) -> bool:
     return by_chance or abs(excess) <= MOST_KURTOSIS * fan_in
 
 
+def has_gaussian_shifts(shifts: Tensor, neurons: Tensor, weight_var: float = 0.0) -> bool:
+    """Return whether neurons, of which biases or positions are a part, are Gaussian, or nearly so.
+
+    The other part is Gaussian, and has at least the size for inputs of order one, `weight_var`. A
+    part of the variance adds its square times its excess kurtosis.
+    """
+    entries = shifts.detach().double().flatten()
+    variance = float(entries.square().mean())
+    if variance == 0:
+        return True
+    total = float(neurons.detach().double().square().mean())
+    share = variance / (variance + max(total - variance, weight_var))
+    excess = float((entries**4).mean()) / variance**2 - 3
+    return abs(excess) * share**2 <= MOST_KURTOSIS
+
+
 def common_size(gains: Tensor, name: str) -> float:
     """Return the size of gains; raise if they differ."""
     entries = gains.detach().double().flatten()

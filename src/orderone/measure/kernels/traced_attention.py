@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from orderone.measure.kernels.traced_layers import Layers
 
 HIDDEN = -1000.0  # scores below this are masks
+SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")  # of MultiheadAttention
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +240,7 @@ class TracedAttention:
         visible = _visible(given.get("attn_mask"), tokens, output.device)
         if visible is None:
             return None
+        self._note_projections(given)
         nodes = []
         for number, x in enumerate(streams):
             projection = self._projected(given, number, width)
@@ -257,21 +259,37 @@ class TracedAttention:
         node = node.then(kernels.Dense(*last), [out])
         return [Value(output, node, labels, width, x.tensor.dim() - 1)]
 
+    def _note_projections(self, given: Mapping[str, object]) -> None:
+        """Check the weights and biases of queries, keys and values like those of other layers."""
+        names = ["in_proj_weight"]
+        if given.get("use_separate_proj_weight"):
+            names = list(SEPARATE)
+        for name in (*names, "in_proj_bias"):
+            if self.trace.weights.variance(given.get(name)) is None:
+                raise self.trace.no_limit(
+                    torch.nn.functional.multi_head_attention_forward,
+                    f" (its {name} is no parameter)",
+                )
+
     def _projected(self, given: Mapping[str, object], number: int, width: int) -> Projection:
         """Return the weights of queries, keys or values."""
         rows = slice(number * width, (number + 1) * width)
         bias = given.get("in_proj_bias")
-        weight = given.get("in_proj_weight")
+        whole = given.get("in_proj_weight")
         if given.get("use_separate_proj_weight"):
-            weight = given.get(("q_proj_weight", "k_proj_weight", "v_proj_weight")[number])
-        elif isinstance(weight, Tensor):
-            weight = weight[rows]
-        assert isinstance(weight, Tensor)
+            whole = given.get(SEPARATE[number])
+        assert isinstance(whole, Tensor)
+        name = self.trace.weights.names[id(whole)]
+        if given.get("use_separate_proj_weight"):
+            weight = whole
+        else:
+            weight = whole[rows]
+            name = f"{name} rows {rows.start} to {rows.stop}"
         if isinstance(bias, Tensor):
             part = bias[rows]
         else:
             part = None
-        return Projection(Node(), weight, part, f"in_proj rows {rows.start} to {rows.stop}")
+        return Projection(Node(), weight, part, name)
 
 
 def _is_heads(x: Value) -> bool:

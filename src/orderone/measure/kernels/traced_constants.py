@@ -30,6 +30,15 @@ class Part:
     labels: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Added:
+    """Numbers added to the tokens of a stream."""
+
+    covariance: np.ndarray  # (tokens, tokens)
+    means: np.ndarray  # of each token over channels; 0 for random numbers
+    parameter: Tensor | None  # that they are; None if they are not trained
+
+
 class Constants:
     """Parts of parameters that a forward pass made."""
 
@@ -50,7 +59,8 @@ class Constants:
             given = {**dict(zip(("input", "weight"), args, strict=False)), **kwargs}
             ids = given.get("input")
             table = self._part(given.get("weight"))
-            if table is not None and isinstance(ids, Tensor):
+            trained = table is not None and table.parameter.requires_grad
+            if table is not None and isinstance(ids, Tensor) and result.requires_grad == trained:
                 self.parts[id(result)] = Part(result, table.parameter, table.labels[ids])
             return
         if name not in MOVES:
@@ -75,6 +85,8 @@ class Constants:
 
         arguments = tree_map(swap, (args, dict(kwargs)))
         labels = func(*arguments[0], **arguments[1])
+        if result.requires_grad != part.parameter.requires_grad:
+            return  # detached: numbers that are not trained
         if isinstance(labels, Tensor) and labels.shape == result.shape:
             self.parts[id(result)] = Part(result, part.parameter, labels.long())
 
@@ -100,13 +112,10 @@ class Constants:
             return None
         return part.parameter
 
-    def covariance(
+    def added(
         self, tensor: Tensor, x: Value, variance: Callable[[object], float | None]
-    ) -> tuple[np.ndarray, bool] | None:
-        """Return P, (tokens, tokens), of numbers added to a stream, and whether they are trained.
-
-        None if the tokens show neither equal nor disjoint rows of a table.
-        """
+    ) -> Added | None:
+        """Return the numbers that are added to a stream; None if they are no such numbers."""
         assert x.features is not None
         part = self._part(tensor)
         shape = x.tensor.shape
@@ -115,9 +124,10 @@ class Constants:
                 return None
             rows = tensor.detach().double().broadcast_to(shape).movedim(x.features, -1)
             flat = rows.reshape(-1, rows.shape[-1]).cpu().numpy()
-            return flat @ flat.T / flat.shape[1], False
+            return Added(flat @ flat.T / flat.shape[1], flat.mean(1), None)
         labels = part.labels.broadcast_to(shape).movedim(x.features, -1)
-        return self._table(part, labels.reshape(-1, labels.shape[-1]), variance), True
+        P = self._table(part, labels.reshape(-1, labels.shape[-1]), variance)
+        return None if P is None else Added(P, np.zeros(len(P)), part.parameter)
 
     def rows(
         self, tensor: object, features: int, variance: Callable[[object], float | None]
@@ -131,8 +141,14 @@ class Constants:
 
     def _table(
         self, part: Part, labels: Tensor, variance: Callable[[object], float | None]
-    ) -> np.ndarray:
-        """Return the covariance of rows, from the entries that they show, (tokens, channels)."""
+    ) -> np.ndarray | None:
+        """Return the covariance of rows, from the entries that they show, (tokens, channels).
+
+        None if two channels show the same entry, as for one number per token.
+        """
+        ordered = labels.sort(1).values
+        if bool((ordered.diff(dim=1) == 0).any()):
+            return None
         variance(part.parameter)  # refuses a parameter that is used twice
         square = part.parameter.detach().double().flatten()[labels].square().mean(1)
         shared = (labels[:, None] == labels[None]).double().mean(-1)

@@ -23,6 +23,7 @@ from orderone.measure.kernels.traced_values import (
     same_neurons,
 )
 from orderone.theory import kernels
+from orderone.theory.activations.jumping import Jumping
 from orderone.torch_compat import tree_map
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ ELEMENTWISE = {
     *("relu", "gelu", "tanh", "sigmoid", "silu", "softplus", "erf", "abs", "sin", "cos", "exp"),
     *("leaky_relu", "elu", "selu", "celu", "hardtanh", "relu6", "softsign", "mish", "square"),
     *("hardswish", "hardsigmoid", "logsigmoid", "tanhshrink", "hardshrink", "softshrink"),
+    *("atan", "arctan", "asinh", "arcsinh", "sinh", "cosh", "sinc", "expm1", "erfc"),
 }
 # Names of theory for functions without arguments
 NAMED = {"relu", "tanh", "sigmoid", "silu", "erf", "abs", "sin", "selu"}
@@ -95,6 +97,14 @@ def _composed(
         return None
     if source.node.narrow:
         raise _not_gaussian(source.node.narrow)
+    if not source.node.neurons.gaussian:
+        raise InputError(
+            "its argument is not Gaussian, as the output of a layer with weights is: it is an"
+            " input, or follows another function, such as the sum after a residual block whose"
+            " skip path has passed an activation",
+            "needs-dense-layer",
+            argument="model",
+        )
 
     def function(values: Tensor) -> Tensor:
         def swap(leaf: object) -> object:
@@ -111,16 +121,31 @@ def _composed(
     def phi(values: np.ndarray) -> np.ndarray:
         return function(torch.as_tensor(np.asarray(values, dtype=float))).numpy()
 
-    node = source.node.then(kernels.Activation(phi))
+    layer = kernels.Activation(phi)
+    if isinstance(layer.phi, Jumping):
+        raise _jumps(layer.phi)
+    node = source.node.then(layer)
     origin = Origin(source.node, function)
     return Value(result, node, x.labels, x.channels, x.features, None, origin)
 
 
+def _jumps(phi: Jumping) -> InputError:
+    jumps = [x for x, height in zip(phi.kinks, phi.jumps, strict=True) if height]
+    at = ", ".join(f"{x:.6g}" for x in jumps)
+    return InputError(
+        f"model: a function of single neurons jumps at {at}; gradients of a training"
+        " leave out the jump, and the tangent kernel of the limit is infinite; for the NNGP alone,"
+        " compose theory.kernels.Activation(function) with other layers",
+        "no-infinite-width",
+        argument="model",
+    )
+
+
 def _not_gaussian(name: str) -> InputError:
     return InputError(
-        f"model: the weights {name!r} are not Gaussian (torch draws them from a uniform"
+        f"model: the numbers {name!r} are not Gaussian (torch draws weights from a uniform"
         " distribution), and each neuron is a sum of too few of them to be Gaussian; draw them with"
-        " nn.init.normal_(weight, std=...), or give the layer more inputs",
+        " nn.init.normal_(parameter, std=...), or give the layer more inputs",
         "no-infinite-width",
         argument="model",
     )
@@ -160,6 +185,9 @@ def factor(trace: "Layers", call: Call, tensor: Tensor) -> float | None:
         return None
     number = others[0]
     if isinstance(number, Tensor) and number.numel() == 1 and number not in trace.weights:
+        if number.requires_grad:
+            reason = " (it multiplies by a number that is trained)"
+            raise trace.no_limit(call.func, reason)
         trace.read(number)
         number = number.item()
     if not isinstance(number, int | float) or (call.name != "mul" and number == 0):

@@ -177,7 +177,9 @@ class Layers(TorchFunctionMode):
             statistic = norms.mean_square(call, x)
             if statistic is not None:
                 return [statistic]
-        if len(values) == 1 and name in ("layer_norm", "rms_norm") and x.features is None:
+        if len(values) == 1 and name == "glu":
+            value = self._gated(call, x)
+        elif len(values) == 1 and name in ("layer_norm", "rms_norm") and x.features is None:
             value = norms.norm_of_heads(self, call, x)
         else:
             value = self._value(call, [self.stream(value) for value in values])
@@ -203,6 +205,27 @@ class Layers(TorchFunctionMode):
                 return None
             found.append(value)
         return found
+
+    def _gated(self, call: Call, x: Value) -> Value | None:
+        """Return the first half of the channels times the sigmoid of the second."""
+        if x.labels is None:
+            return None
+        axis = call.option("dim", -1)
+        assert isinstance(axis, int)
+        halves = []
+        labels = x.labels.chunk(2, axis)
+        for tensor, label in zip(x.tensor.chunk(2, axis), labels, strict=True):
+            half = moved(x, tensor, label.contiguous())
+            if half is None:
+                return None
+            halves.append(self.stream(half))
+        first, second = halves
+        if first.features is None or second.features is None:
+            return None
+        opened = torch.sigmoid(second.tensor)
+        sigmoid = Call("sigmoid", torch.sigmoid, (second.tensor,), {}, opened)
+        gate = functions.activation(sigmoid, second)
+        return None if gate is None else sums.multiplied([first, gate], call.tensor)
 
     def stream(self, x: Value) -> Value:
         """Return a slice of a projection as a stream of its own; other values as they are."""

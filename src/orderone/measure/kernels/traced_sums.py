@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
+from orderone.measure.kernels.random_weights import has_gaussian_shifts
 from orderone.measure.kernels.traced_call import Call
+from orderone.measure.kernels.traced_constants import Added
 from orderone.measure.kernels.traced_values import (
     Value,
     after,
@@ -40,7 +43,9 @@ def added(call: Call, operands: list[Value]) -> Value | None:
         layer: kernels.Layer = kernels.Residual(*branch) if branch else kernels.Scale(2.0)
     else:
         layer = kernels.Sum(kernels.Sequential(*first), kernels.Sequential(*second))
-    return Value(call.tensor, branches.joined(layer), left.labels, left.channels, left.features)
+    narrow = left.node.narrow or right.node.narrow
+    node = branches.start.then(layer, branches.uses, narrow)
+    return Value(call.tensor, node, left.labels, left.channels, left.features)
 
 
 def multiplied(operands: list[Value], result: Tensor) -> Value | None:
@@ -63,15 +68,39 @@ def with_positions(trace: "Layers", call: Call, x: Value) -> Value | None:
     if others[0].requires_grad and not trace.constants.knows(others[0]):
         reason = " (it adds numbers that depend on parameters in a way that cannot be followed)"
         raise trace.no_limit(call.func, reason)
-    table = trace.constants.covariance(others[0], x, trace.weights.variance)
-    if table is None:
+    numbers = trace.constants.added(others[0], x, trace.weights.variance)
+    if numbers is None:
         return None
-    P, trained = table
+    P = numbers.covariance
     if not P.any():
         return after(x, call.tensor)
-    if len(P) == 1:
-        return None  # single points: no layer adds a bias without weights
-    return after(x, call.tensor, kernels.AddPositions(P, trained))
+    if numbers.parameter is None:
+        return _with_fixed(call, x, numbers)
+    variance = float(P[0, 0])
+    if np.ptp(P) == 0:  # a bias: the same row for all tokens
+        layer: kernels.Layer = kernels.Residual(kernels.Dense(0.0, variance))
+    else:
+        layer = kernels.AddPositions(P)
+    narrow = x.node.narrow
+    if not has_gaussian_shifts(numbers.parameter, call.tensor):
+        narrow = trace.weights.names[id(numbers.parameter)]
+    node = x.node.then(layer, narrow=narrow)
+    return Value(call.tensor, node, x.labels, x.channels, x.features)
+
+
+def _with_fixed(call: Call, x: Value, numbers: Added) -> Value | None:
+    """Return a stream plus, or minus, numbers that are the same in every network."""
+    if len(numbers.covariance) == 1:
+        return None  # single points: no layer has fixed numbers for each channel
+    signs = {"add": (1, 1), "sub": (1, -1)}
+    of_stream, of_numbers = signs[call.name]
+    if call.name == "sub" and call.args[0] is not x.tensor:
+        of_stream, of_numbers = -1, 1
+    means = of_numbers * numbers.means
+    layers: list[kernels.Layer] = [kernels.AddPositions(numbers.covariance, False, means)]
+    if of_stream < 0:
+        layers.insert(0, kernels.Scale(-1.0))
+    return after(x, call.tensor, *layers)
 
 
 def with_first_tokens(trace: "Layers", call: Call, x: Value) -> Sequence[Value] | None:

@@ -17,17 +17,21 @@ import torch
 from torch import Tensor
 
 from orderone.core.errors import InputError
+from orderone.measure.kernels.neurons import (
+    INPUTS,
+    OTHERS,
+    WITH_WEIGHTS,
+    Neurons,
+    neurons_after,
+)
 from orderone.measure.kernels.random_weights import check_rows
 from orderone.theory import kernels
 
 # Functions that return the entries of their argument
 UNCHANGED = {
     *("contiguous", "clone", "to", "float", "double", "identity", "alias", "detach", "type_as"),
-    *("type", "requires_grad", "cpu", "cuda", "data"),
+    *("type", "requires_grad", "cpu", "cuda", "data", "half", "bfloat16"),
 }
-
-# Layers that keep the shape of the distribution of a neuron
-SAME_NEURONS = (kernels.Scale, kernels.LayerNorm, kernels.RMSNorm)
 
 
 @dataclass(frozen=True)
@@ -52,13 +56,15 @@ class Node:
     layer: kernels.Layer | None = None
     uses: frozenset[Use] = frozenset()  # weights of this layer, and of its branches
     narrow: str = ""  # weights, a few of which make a neuron that is not Gaussian
+    neurons: Neurons = INPUTS  # Gaussian ones may still be `narrow`
 
     def then(
         self, layer: kernels.Layer, uses: Iterable[Use] = (), narrow: str | None = None
     ) -> "Node":
         if narrow is None:
-            narrow = self.narrow if isinstance(layer, SAME_NEURONS) else ""
-        return Node(self, layer, frozenset(uses), narrow)
+            narrow = "" if isinstance(layer, WITH_WEIGHTS + OTHERS) else self.narrow
+        neurons = neurons_after([layer], self.neurons)
+        return Node(self, layer, frozenset(uses), narrow, neurons)
 
     def path(self) -> "list[Node]":
         """Return the nodes from the inputs to this one."""

@@ -18,6 +18,7 @@ from orderone.measure.kernels.random_weights import (
     check_rows,
     common_size,
     has_gaussian_neurons,
+    has_gaussian_shifts,
     rows_differ,
     sampled,
     zero_rows,
@@ -176,9 +177,19 @@ def dense(trace: "Layers", call: Call, x: Value) -> Value | None:
         check_rows(rows, name)
     channels = call.tensor.shape[-1]
     labels = with_channels(x.tokens, last, channels)
-    narrow = "" if has_gaussian_neurons(weight, rows.shape[1]) else name
+    narrow = _narrow(trace, call, weight, bias, rows.shape[1])
     node = x.node.then(_layer(call, variances), [Use(name)], narrow)
     return Value(call.tensor, node, labels, channels, last, projection)
+
+
+def _narrow(trace: "Layers", call: Call, weight: Tensor, bias: object, fan_in: int) -> str:
+    """Return the weights or biases because of which neurons are not Gaussian; "" if they are."""
+    if not has_gaussian_neurons(weight, fan_in):
+        return trace.weights.names[id(weight)]
+    weight_var = fan_in * float(weight.detach().double().square().mean())
+    if isinstance(bias, Tensor) and not has_gaussian_shifts(bias, call.tensor, weight_var):
+        return trace.weights.names[id(bias)]
+    return ""
 
 
 def _names(call: Call) -> tuple[str, ...]:
@@ -263,7 +274,7 @@ def convolution(trace: "Layers", call: Call, x: Value) -> Value | None:
         padding=padding,
         dilation=dilation,
     )
-    narrow = "" if has_gaussian_neurons(weight, weight[0].numel()) else name
+    narrow = _narrow(trace, call, weight, given.get("bias"), weight[0].numel())
     return natural(call.tensor, x.node.then(layer, [Use(name)], narrow), 1)
 
 

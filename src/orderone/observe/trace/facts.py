@@ -46,6 +46,9 @@ class Term:
     others: float | None  # RMS of the rest of the sum; None if it is no sum
     linear_in: tuple[str, ...]  # matrices and tables that could take the number
     near: tuple[str, ...]  # the last parameters that are used before it
+    # of a sum of products of activations (queries times keys): its RMS, without the number, if all
+    # products had the same sign; None if it is no such sum
+    aligned: float | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,10 @@ class Trace:
     parallel: frozenset[str] = frozenset()
     # matrices whose output a norm divides by its size
     normalized: frozenset[str] = frozenset()
+    # matrices, convolutions and tables that the model's outputs are linear in
+    at_output: frozenset[str] = frozenset()
+    # sizes that products of two activations are summed over, in the order of the network
+    summed: tuple[int, ...] = ()
     terms: tuple[Term, ...] = ()
     # parameters whose output is a matrix itself (a hypernetwork): its fan-in and fan-out
     generated: Mapping[str, tuple[int, int]] = field(default_factory=dict)

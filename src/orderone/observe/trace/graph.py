@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from orderone.observe.trace.facts import Branch, Constant, Scores
-from orderone.observe.trace.steps import Step
+from orderone.observe.trace.steps import Step, Value
 
 _PASSED = frozenset({"pass", "add", "shift", "constant", "weighting"})
 _STREAM = frozenset({"pass", "add", "shift", "constant"})
@@ -412,6 +412,14 @@ class Graph:
         # from all norms at once: each of many norms in a row may lead back to the first layer
         for _, maker, _ in self._back(starts, _PASSED | {"gain"}):
             names.update(name for name, use in maker.uses if use.kind == "matrix")
+        return frozenset(names)
+
+    def makers_of(self, values: Iterable[Value]) -> frozenset[str]:
+        """Return the matrices, convolutions and tables that values are linear in."""
+        starts = [value.step for value in values if value.step is not None]
+        names: set[str] = set()
+        for _, maker, _ in self._back(starts, _PASSED):
+            names.update(name for name, use in maker.uses if use.kind in _USES)
         return frozenset(names)
 
     def parallel_lists(self, used_at: Mapping[str, Sequence[int]]) -> frozenset[str]:

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
+from orderone.observe.derivatives import without_gradients
 from orderone.observe.trace.facts import Constant, Trace, Use
 from orderone.observe.trace.graph import Graph
 from orderone.observe.trace.operations import (
@@ -59,9 +61,16 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     """
     args, kwargs = call_with(inputs)
     recorder = Recorder(dict(model.named_parameters()), (args, kwargs))
-    with undisturbed(model), torch.no_grad(), recorder, WholeAttention(recorder):
+    with (
+        undisturbed(model),
+        without_gradients(model),
+        _reporting_inputs(model, recorder),
+        recorder,
+        WholeAttention(recorder),
+    ):
         outputs = model(*args, **kwargs)
     graph = Graph(recorder.steps)
+    output_values = recorder.values_of(outputs)
     scores, score_sums = graph.scores()
     return Trace(
         uses={name: tuple(uses) for name, uses in recorder.uses.items()},
@@ -71,9 +80,25 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         carriers=graph.carriers(),
         parallel=graph.parallel_lists(recorder.used_at),
         normalized=graph.normalized_matrices(),
-        terms=scaled_terms(graph, recorder.values_of(outputs)),
+        at_output=graph.makers_of(output_values),
+        summed=tuple(recorder.summed),
+        terms=scaled_terms(graph, output_values),
         generated=graph.generated_matrices(),
     )
+
+
+@contextmanager
+def _reporting_inputs(model: nn.Module, recorder: "Recorder") -> Iterator[None]:
+    """Let the recorder see the inputs of layers: modules with parameters and without children."""
+    handles: list[RemovableHandle] = []
+    for module in model.modules():
+        if not list(module.children()) and list(module.parameters(recurse=False)):
+            handles.append(module.register_forward_pre_hook(recorder.note_input))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def call_with(inputs: Inputs) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -133,6 +158,7 @@ class Recorder(TorchDispatchMode):
         self.uses: dict[str, dict[Use, None]] = {name: {} for name in parameters}
         self.used_at: dict[str, list[int]] = {name: [] for name in parameters}
         self.scaled_parameters: list[Constant] = []
+        self.summed: list[int] = []  # sizes that products of activations are summed over
         # factors of those that are made by a multiplication, by the id of the product
         self.factors: dict[int, float | None] = {}
         self.paused = False
@@ -201,6 +227,19 @@ class Recorder(TorchDispatchMode):
             if tensor.numel() > 1 and id(tensor) in self.values:
                 values.append(self.values[id(tensor)])
         return values
+
+    def note_input(self, layer: nn.Module, args: tuple[object, ...]) -> None:
+        """Record that the entries of a parameter become activations: a layer reads it as its input.
+
+        Learned queries are such an input. A product of parameters without a layer, as in W + B A,
+        makes a weight.
+        """
+        tensor = args[0] if args else None
+        if not isinstance(tensor, Tensor) or not self._value(tensor).is_weight:
+            return
+        uses = [(name, Use("table")) for name in self._value(tensor).weights]
+        made = self._made(Step("pass", [], uses), [], tensor)
+        self._remember(replace(made, tensor=tensor, level=Level.ACTIVATION))
 
     def _owner(self, tensor: Tensor) -> Value | None:
         """Return the parameter, or copy of one, that owns the memory of `tensor`."""
@@ -291,9 +330,19 @@ class Recorder(TorchDispatchMode):
             return self._sum(operation)
         if "scaled_dot_product" in name:
             return self._attention(operation)
+        if name in ("sum", "mean"):
+            self._note_summed_products(operation)
         if name == "sum":
             return self._dot_product(operation) or self._other(operation)
         return self._other(operation)
+
+    def _note_summed_products(self, operation: Operation) -> None:
+        """Note the sizes over which an operation sums products of activations."""
+        value = self._value(operation.arguments["self"])
+        if value.step is None or self.steps[value.step].kind != "product":
+            return
+        dims = operation.arguments.get("dim") or range(value.tensor.ndim)
+        self.summed += [value.tensor.shape[dim] for dim in dims]
 
     def _optional(self, operation: Operation, name: str | None) -> Value | None:
         if name is None:
@@ -322,6 +371,8 @@ class Recorder(TorchDispatchMode):
         if right.tensor.ndim <= 1:
             right_dim = -1
         step = multiplied(left, right, left_dim, right_dim)
+        if step.kind == "contraction":
+            self.summed.append(left.tensor.shape[left_dim])
         if step.kind == "matrix" and operation.results[0].ndim:
             step.features = operation.results[0].shape[-1]
         if alpha == 1 and (bias is None or step.kind == "weights"):
@@ -620,9 +671,10 @@ def _recurrent_uses(live: Iterable[Value]) -> list[tuple[str, Use]]:
 
 
 class WholeAttention(TorchFunctionMode):
-    """A mode that records scaled_dot_product_attention as one operation.
+    """A mode that records fused attention as one operation, and derivatives not at all.
 
-    The operations inside it differ between devices.
+    The operations inside it differ between devices. Those of a backward pass use tensors in other
+    ways than the network does.
     """
 
     def __init__(self, recorder: Recorder):
@@ -637,19 +689,30 @@ class WholeAttention(TorchFunctionMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         kwargs = kwargs or {}
+        if func is torch.autograd.grad:
+            return self._alone(func, args, kwargs)
         if func is not nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         names = ("query", "key", "value", "attn_mask")
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
         operands = [self.recorder._value(x) for x in tensors_in(arguments)]
-        self.recorder.paused = True
-        try:
-            out = func(*args, **kwargs)
-        finally:
-            self.recorder.paused = False
+        out = self._alone(func, args, kwargs)
         name = "scaled_dot_product_attention"
         self.recorder.record(Operation(name, arguments, operands, tensors_in(out)))
         return out
+
+    def _alone(
+        self,
+        func: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+    ) -> object:
+        """Call a function whose operations are not recorded."""
+        self.recorder.paused = True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.recorder.paused = False
 
 
 def multiplied(left: Value, right: Value, left_dim: int, right_dim: int) -> Step:

@@ -17,6 +17,7 @@ from orderone.observe.trace.graph import Graph
 from orderone.observe.trace.steps import Step, Value
 
 _FACTORS = ("constant", "gain", "weighting")
+SAME = 1e-3  # relative difference of sums in single precision
 
 
 def scaled_terms(graph: Graph, outputs: Sequence[Value]) -> tuple[Term, ...]:
@@ -27,11 +28,12 @@ def scaled_terms(graph: Graph, outputs: Sequence[Value]) -> tuple[Term, ...]:
             continue
         linear_in = graph.linear_in(index)
         near = _nearest_tensors(graph, index)
+        aligned = _aligned_size(graph, index)
         for term, others, factor in _readers(graph, index, step.factor, outputs):
             size_of_others = None
             if others:
                 size_of_others = _rms(*others)
-            terms.append(Term(factor, _rms(term), size_of_others, linear_in, near))
+            terms.append(Term(factor, _rms(term), size_of_others, linear_in, near, aligned))
     return tuple(terms)
 
 
@@ -72,7 +74,9 @@ def _readers(
             if len(others) == len(step.flow) - 1:
                 yield result, others, factor
         elif step.kind == "softmax" or step.bends:
-            if not graph.is_product(index):  # attention scores are judged by themselves
+            # attention scores are judged by themselves; the logits of a loss are not
+            is_score = step.kind in ("softmax", "softcap") and graph.is_product(index)
+            if not is_score:
                 yield result, (), factor
         elif step.kind == "product":  # a gate
             if len(others) == 1:
@@ -88,6 +92,44 @@ def _readers(
     for value in outputs:
         if value.step == index:
             yield value, (), factor
+
+
+def _aligned_size(graph: Graph, index: int) -> float | None:
+    """Return the RMS of what a factor multiplies if all products in a sum had the same sign.
+
+    None if it is no sum of products of activations.
+    """
+    result = graph.steps[index]
+    step = result
+    while len(step.parents) == 1 and len(step.flow) == 1:
+        at = step.parents[0]
+        before = graph.steps[at]
+        if before.kind == "contraction" and before.product is not None:
+            return before.product[2] * math.prod(_rms(value) for value in before.flow)
+        if before.kind == "product":
+            products = next(value for value in step.flow if value.step == at)
+            return _aligned_sum(products.tensor, result.flow[0].tensor)
+        if before.kind != "pass":
+            return None
+        step = before
+    return None
+
+
+def _aligned_sum(products: Tensor, sums: Tensor) -> float | None:
+    """Return the size of sums or means of products if all products had the same sign."""
+    if products.is_meta or sums.is_meta or not sums.numel():
+        return None
+    terms = products.numel() / sums.numel()
+    size = float(products.detach().abs().mean())
+    total = float(products.detach().double().sum())
+    total_of_sums = float(sums.detach().double().sum())
+    if terms <= 1 or not total:
+        return None
+    if math.isclose(total_of_sums, total, rel_tol=SAME):
+        return terms * size
+    if math.isclose(total_of_sums * terms, total, rel_tol=SAME):
+        return size
+    return None
 
 
 def _is_zero(graph: Graph, index: int) -> bool:

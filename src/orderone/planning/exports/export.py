@@ -186,9 +186,9 @@ def _refuse_losses(refused: Mapping[str, str], target: str) -> None:
 def _lost(plan: "Plan", made: Content, chosen: Format) -> dict[str, str]:
     """Return what the format cannot hold, with an example."""
     lost: dict[str, str] = {}
-    eps = sorted({group.eps for group in made.groups if isinstance(group.eps, float)})
+    eps = sorted({group.eps for group in made.groups if group.eps is not None}, key=str)
     if len(eps) > 1 and "eps" not in chosen.holds:
-        lost["eps"] = f"from {eps[0]:.3g} to {eps[-1]:.3g}"
+        lost["eps"] = f"{eps[0]} and {eps[-1]}"
     if plan.multipliers and "multipliers" not in chosen.holds:
         first = plan.multipliers[0]
         lost["multipliers"] = f"{first.value:.3g} at the {first.side} of {first.module}"

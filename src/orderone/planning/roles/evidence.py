@@ -9,7 +9,8 @@ is a width. A lookup selects rows from a vocabulary or a context, and no matrix 
 number of classes is only produced, a number of input features only consumed. A size may appear in
 multiples (queries, keys and values in one tensor; channels times pixels): then it is a width if the
 multiple is the same in base and target. A matrix may read several outputs side by side: then its
-fan-in is a sum of widths, or widths plus a constant number of input features.
+fan-in is a sum of widths, or widths plus a constant number of input features. In a model without
+any such matrix (a dot product of two tables), the sizes that products are summed over are widths.
 """
 
 import fnmatch
@@ -264,8 +265,9 @@ def read_overrides(overrides: Mapping[str, str], names: Sequence[str]) -> dict[s
 class Widths:
     """The sizes of a model that are widths, and words for those that are not."""
 
-    def __init__(self, tensors: Iterable[Evidence]):
+    def __init__(self, tensors: Iterable[Evidence], summed: Iterable[Size] = ()):
         self.tensors: list[Evidence] = list(tensors)
+        self.summed: frozenset[Size] = frozenset(summed)  # by products of activations
 
     @cached_property
     def picked(self) -> set[Size]:
@@ -316,6 +318,8 @@ class Widths:
         for size in self.consumed:
             if _grew(size) and any(commensurate(size, other) for other in produced):
                 result.add(size)
+        if not result:  # a dot product of tables, without a matrix
+            result = {size for size in self.summed & produced if _grew(size)}
         return result
 
     @cached_property

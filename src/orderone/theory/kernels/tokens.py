@@ -1,6 +1,7 @@
 """Layers for the tokens of an input: positions, extra tokens, the choice of one token.
 
     AddPositions   h'(a, t) = h(a, t) + e(t)        K'_(a,t)(b,s) = K_(a,t)(b,s) + P_ts
+                   + m_(a,t) e_s + e_t m_(b,s), where m and e are means over neurons
     FirstTokens    k tokens before those of the input, the same for every input: P among them, and
                    0 with the others
     Token          h'(a) = h(a, t) for one t
@@ -38,15 +39,34 @@ def _covariance(value: ArrayLike) -> Rows:
     return tuple(tuple(float(x) for x in row) for row in as_numpy(matrix))
 
 
+def _means(value: ArrayLike | None, tokens: int) -> tuple[float, ...]:
+    if value is None:
+        return (0.0,) * tokens
+    means = as_numpy(floating(value, "means")[1])
+    if means.shape != (tokens,):
+        raise InputError(
+            f"means: expected one number for each of {tokens} tokens, got shape {means.shape}",
+            argument="means",
+        )
+    return tuple(float(x) for x in means)
+
+
 @dataclass(frozen=True, init=False)
 class AddPositions(Layer):
-    """Sum with numbers that depend on the position only; `covariance` is (tokens, tokens)."""
+    """Sum with numbers that depend on the position only; `covariance` is (tokens, tokens).
+
+    `means` are those of numbers that are not trained, (tokens,). They are zero by default.
+    """
 
     covariance: Rows
     trained: bool
+    means: tuple[float, ...]
 
-    def __init__(self, covariance: ArrayLike, trained: Flag = True) -> None:
+    def __init__(
+        self, covariance: ArrayLike, trained: Flag = True, means: ArrayLike | None = None
+    ) -> None:
         object.__setattr__(self, "covariance", _covariance(covariance))
+        object.__setattr__(self, "means", _means(means, len(self.covariance)))
         if not isinstance(trained, bool | np.bool_):
             raise InputError(
                 f"trained: expected True or False, got {type(trained).__name__}",
@@ -73,11 +93,14 @@ class AddPositions(Layer):
         theta = as_numpy(kernel.ntk).reshape(points, points)
         if self.trained:
             theta = theta + added
+        mean = as_numpy(kernel.points.mean)
+        means = np.tile(self.means, copies)
+        K += np.outer(mean, means) + np.outer(means, mean)
         gaussian = kernel.points.gaussian and self.trained
         return from_matrices(
             like(K, kernel.gap, xp),
             like(theta, kernel.gap, xp),
-            kernel.points.mean,
+            like(mean + means, kernel.points.mean, xp),
             gaussian,
             kernel.tokens,
             kernel.space,

@@ -210,5 +210,7 @@ def stack_tensors(
 def _stacked(members: Sequence[Mapping[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
     stacked: dict[str, Tensor] = {}
     for name in members[0]:
-        stacked[name] = torch.stack([tensors[name].detach().to(device) for tensors in members])
+        parts = [tensors[name].detach().to(device) for tensors in members]
+        # members one after another: with `channels_last`, torch puts them side by side
+        stacked[name] = torch.stack(parts).contiguous()
     return stacked

@@ -55,6 +55,9 @@ def text_of(
     if isinstance(value, RemovableHandle):
         # its number differs between modules; the hook itself is compared by `alike.description`
         return "handle of a hook"
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        # its bytes are addresses
+        return f"ndarray {value.shape} {text_of(value.tolist(), modules, depth, path)}"
     if isinstance(value, (Tensor, np.ndarray)):
         return f"{type(value).__name__} {tuple(value.shape)} {_digest(value)}"
     if isinstance(value, torch.Generator):

@@ -110,6 +110,6 @@ def standard_parameterization(failed: Failed, context: Context) -> Failed:
 
 def say_standard_parameterization(lines: Failed, context: Context) -> list[str]:
     return [
-        f"standard parameterization, not {context.rule}: learning rates do not change with the"
-        f" width as {context.rule} requires (one rate for all tensors and sizes)"
+        f"standard parameterization, not {context.rule}: learning rates of {names_of(lines)} do not"
+        f" change with the width as {context.rule} requires (one rate for all tensors and sizes)"
     ]

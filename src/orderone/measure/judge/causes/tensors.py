@@ -52,13 +52,18 @@ def say_ignored_multipliers(lines: Failed, context: Context) -> list[str]:
 
 
 def multipliers(shrinks: bool, failed: Failed, context: Context) -> Failed:
-    """Select numbers in the forward code that no tensor compensates."""
+    """Select numbers in the forward code that no tensor compensates.
+
+    What they multiply was measured: a wrong initial size makes that wrong, too.
+    """
+    if select(failed, (Quantity.WEIGHT,)):
+        return ()
     lines = select(failed, (Quantity.MULTIPLIER,))
     return [line for line in lines if (line.multiplier < 0) == shrinks]
 
 
 def say_multipliers(lines: Failed, context: Context) -> list[str]:
-    return [f"multiplier: {line.cause}: remove it" for line in lines]
+    return [f"multiplier: {line.cause}" for line in lines]
 
 
 def unscaled_scores(failed: Failed, context: Context) -> Failed:

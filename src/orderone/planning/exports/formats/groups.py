@@ -7,6 +7,8 @@ from typing import ClassVar
 from torch import nn
 
 from orderone.observe.inventory import clean
+from orderone.optimizers.lion import Lion
+from orderone.optimizers.record import default_of
 from orderone.planning.exports.content import Content
 from orderone.planning.exports.format import (
     Base,
@@ -62,8 +64,11 @@ class DeepSpeed(_TorchGroups):
             parameters |= base.options
         if base.optimizer == "adam":  # DeepSpeed's Adam is AdamW by default
             parameters["adam_w_mode"] = bool(base.options.get("decoupled_weight_decay", False))
-        if base.betas is not None:
-            parameters["betas"] = list(base.betas)
+        betas = base.betas
+        if base.optimizer == "lion" and betas is None:
+            betas = default_of(Lion, "betas")  # those of DeepSpeed's Lion are Adam's
+        if betas is not None:
+            parameters["betas"] = list(betas)
         kind = self.optimizers.get(base.optimizer, base.optimizer)
         return {
             "optimizer": {"type": kind, "params": parameters},

@@ -35,12 +35,11 @@ class OlmoCore(Format):
         for group in content.groups:
             names = globs(group.names, content.names)
             overrides.append({"params": names, "opts": group_options(group, base)})
-        return {
-            "type": self.optimizers.get(base.optimizer, base.optimizer),
-            "lr": base.lr,
-            "weight_decay": base.weight_decay,
-            "group_overrides": overrides,
-        }
+        settings: Data = {"type": self.optimizers.get(base.optimizer, base.optimizer)}
+        settings["lr"] = base.lr
+        if base.optimizer != "adam":  # AdamConfig has none; that of every group is in its options
+            settings["weight_decay"] = base.weight_decay
+        return {**settings, "group_overrides": overrides}
 
     def text(self, data: Data) -> str:
         return json.dumps(data, indent=2) + "\n"
