@@ -18,9 +18,11 @@ from torch.optim import Adafactor, Optimizer
 
 from orderone.core.errors import InputError
 from orderone.optimizers import row_rates
+from orderone.optimizers.combined import CombinedOptimizer
 from orderone.optimizers.muon import CONVENTION
 from orderone.optimizers.muon_rates import convention_name
-from orderone.optimizers.table import check_options
+from orderone.optimizers.table import check_options, find_record, nearest_record
+from orderone.theory.exponents.updates import update_law
 from orderone.torch_compat import CHILD_SCHEDULERS, SEQUENTIAL_MILESTONES
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ def check(
 ) -> None:
     """Raise BrokenRatios if the optimizer or the scheduler leaves the ratios of `plan`."""
     check_options(optimizer)
+    _check_law(plan, optimizer)
     check_conventions(plan, optimizer)
     wanted = _wanted(plan, optimizer)
     if scheduler is not None and _inner(scheduler) is not optimizer:
@@ -128,6 +131,23 @@ def _must_reach(optimizer: Optimizer, length: int) -> None:
             f" {length**-0.5:.3g} for {length} steps"
         )
         raise BrokenRatios(message, "broken-ratios", argument="lr")
+
+
+def _check_law(plan: "Plan", optimizer: Optimizer) -> None:
+    """Raise an InputError if a known optimizer has another update law than those of the plan."""
+    record = nearest_record(type(optimizer))
+    if record is None or isinstance(optimizer, CombinedOptimizer):
+        return
+    names = list(dict.fromkeys(row.optimizer for row in plan.rows))
+    planned = [find_record(name) for name in names]
+    laws = [update_law(other.law) for other in planned if other is not None]
+    if laws and update_law(record.law) not in laws:
+        message = (
+            f"optimizer: the size of the steps of {type(optimizer).__name__} follows another law"
+            f" than that of {' and '.join(names)}, for which this plan has learning rates; make"
+            f" the plan for it: plan(..., optimizer={record.name!r}), with the lr that you tuned"
+        )
+        raise InputError(message, "other-update-law", argument="optimizer")
 
 
 def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:

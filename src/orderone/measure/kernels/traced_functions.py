@@ -99,9 +99,9 @@ def _composed(
         raise _not_gaussian(source.node.narrow)
     if not source.node.neurons.gaussian:
         raise InputError(
-            "its argument is not Gaussian, as the output of a layer with weights is: it is an"
-            " input, or follows another function, such as the sum after a residual block whose"
-            " skip path has passed an activation",
+            "its argument is not Gaussian; only the output of a layer with weights is. The argument"
+            " is an input, or it follows another function, such as the sum after a residual block"
+            " whose skip path has passed an activation",
             "needs-dense-layer",
             argument="model",
         )
