@@ -378,7 +378,7 @@ def test_no_rate_is_named_against_the_evidence(frame, words):
 def test_one_seed_and_a_narrow_grid_are_both_named():
     """More seeds alone would not lead to a verdict."""
     frame = sweep(-3.0, widths=(64, 128, 256), rates=np.arange(-12.0, -2))
-    t = study(frame[frame["seed"] == 0])
+    t = study(frame.query("seed == 0"))
     drift = t.drift["mup"]
     assert code_of(drift.remedy) == "needs-more-seeds"
     for word in ("2 seeds", "smaller"):
