@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional
 
 import orderone as o1
-from orderone.core.errors import code_of
+from orderone.core.errors import code_of, without_code
 from orderone.measure.check import COLUMNS
 
 VERDICTS = {"PASS", "FAIL", "SHRINKS", "UNCLEAR"}
@@ -219,6 +219,8 @@ def test_two_widths_are_too_few():
     check = Subject(Net).check(widths=SMALL[:2])
     assert check.verdict == "UNCLEAR"
     assert code_of(check.causes[0]) == "too-few-sizes"
+    text = " ".join(str(check).split())
+    assert text.count(without_code(check.causes[0])) == 1  # not again for each row
 
 
 def test_batches_that_end_early_leave_the_steps_that_were_made():

@@ -33,6 +33,15 @@ DEEP = Expected(bound=0.0, margin=0.1)
 
 
 @pytest.mark.parametrize(
+    ("exponent", "bound", "words"),
+    [(0.5, 0.0, "grows"), (-0.5, -1.0, "shrinks"), (0.0, -1.0, "shrinks"), (0.5, -1.0, "grows")],
+)
+def test_a_size_that_shrinks_too_little_does_not_grow(exponent, bound, words):
+    fit = Fit(exponent, exponent - 0.1, exponent + 0.1)
+    assert verdict_on_fit(fit, Expected(bound, bound=bound)).cause.startswith(words)
+
+
+@pytest.mark.parametrize(
     ("exponent", "reach", "expected", "verdict"),
     [
         (-0.5, 0.1, LAW, "PASS"),

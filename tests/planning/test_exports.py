@@ -330,6 +330,11 @@ def test_a_schedule_must_multiply_all_groups():
     floor = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10, eta_min=1e-4)
     with refuses("broken-ratios", argument="schedule"):
         export.check_schedule(floor, steps=20)
+    low = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100, eta_min=1e-7)
+    with refuses("broken-ratios", argument="schedule") as caught:
+        export.check_schedule(low, steps=100)
+    ratios = re.findall(r"\(ratio ([^)]*)\)", str(caught.value))
+    assert ratios[0] != ratios[1]
     with refuses("wrong-type", argument="schedule"):
         export.check_schedule(object())
 

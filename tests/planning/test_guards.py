@@ -387,6 +387,29 @@ def test_a_schedule_that_leaves_the_ratios_is_refused(schedule, plan):
     assert isinstance(caught.value, o1.BrokenRatios)
 
 
+def test_an_optimizer_with_another_update_law_is_refused(plan):
+    """Groups of AdamW in SGD train with wrong learning rates, and in RMSprop with right ones."""
+    plan.check(torch.optim.RMSprop(plan.param_groups(), eps=1e-8))
+    for kind in (torch.optim.SGD, torch.optim.Adafactor):
+        groups = [
+            {key: group[key] for key in ("params", "lr", "weight_decay")}
+            for group in plan.param_groups()
+        ]
+        with refuses("other-update-law", argument="optimizer"):
+            plan.check(kind(groups))
+
+
+@pytest.mark.parametrize("floor", [1e-4, 1e-6, 1e-8])
+def test_the_message_shows_how_the_ratios_differ(floor, plan):
+    """A low floor changes the ratio after the first step in a late digit."""
+    optimizer = plan.optimizer()
+    with refuses("broken-ratios") as caught:
+        plan.check(optimizer, CosineAnnealingLR(optimizer, 100, eta_min=floor))
+    present, planned_ratio = re.findall(r"\(ratio ([^)]*)\)", str(caught.value))
+    assert present != planned_ratio
+    assert float(present) == pytest.approx(float(planned_ratio), rel=0.01)
+
+
 @pytest.mark.parametrize("schedule", KEPT)
 def test_a_schedule_that_multiplies_passes(schedule, plan):
     optimizer = plan.optimizer()

@@ -10,6 +10,7 @@ from support.bowls import BOWLS, sweep
 
 from orderone.core.colours import RULE_COLOURS
 from orderone.report import write_transfer, write_transfer_png
+from orderone.report.transfer import round_rates
 from orderone.sweeping.transfer import Transfer
 
 STUDIES = {
@@ -90,3 +91,14 @@ def test_rules_have_the_same_colours_with_and_without_others(tmp_path):
     both = colours(pd.concat([sweep(rule="standard"), sweep(rule="mup")]))
     assert both == {"mup": RULE_COLOURS["mup"], "standard": RULE_COLOURS["standard"]}
     assert colours(sweep(rule="mup")) == {"mup": RULE_COLOURS["mup"]}
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(1e-4, 1e-1), (0.024, 0.08), (0.041, 0.062), (0.99, 1.31)]
+)
+def test_an_axis_of_learning_rates_has_labels(low, high):
+    """One label alone does not show the scale."""
+    labels = round_rates(low, high)
+    assert len(labels) > 1
+    assert all(low <= label <= high for label in labels)
+    assert labels == sorted(labels)

@@ -12,6 +12,7 @@ from support.errors import refuses
 from support.sweep_subjects import Held, batch, changed, mlp, raises_at_16
 from torch import nn
 
+import orderone as o1
 from orderone.core.errors import code_of
 from orderone.sweeping.result import Interrupted, Sweep
 from orderone.sweeping.space import log_grid
@@ -316,6 +317,16 @@ def refused(changed: dict[str, Any], error: Any) -> Any:
 def test_wrong_input_is_named_before_anything_is_trained(changed, code, argument, words):
     caught = refused(changed, refuses(code, argument=argument))
     assert words in str(caught.value)
+
+
+def test_a_missing_argument_is_not_taken_for_a_size():
+    """The sweep has widths: to pass them again would not help."""
+    with refuses("build-arguments", argument="build") as caught:
+        o1.sweep(lambda width, heads: mlp(width), {"lr": [0.1]}, widths=[8], data=[])
+    assert "widths" not in str(caught.value)
+    with refuses("build-arguments", argument="build") as caught:
+        o1.sweep(lambda size: mlp(size), {"lr": [0.1]}, data=[])
+    assert "widths" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -375,6 +375,20 @@ def test_no_rate_is_named_against_the_evidence(frame, words):
         assert word in str(caught.value)
 
 
+def test_one_seed_and_a_narrow_grid_are_both_named():
+    """More seeds alone would not lead to a verdict."""
+    frame = sweep(-3.0, widths=(64, 128, 256), rates=np.arange(-12.0, -2))
+    t = study(frame.query("seed == 0"))
+    drift = t.drift["mup"]
+    assert code_of(drift.remedy) == "needs-more-seeds"
+    for word in ("2 seeds", "smaller"):
+        assert word in drift.remedy
+    assert "width 256: " in drift.why
+    with refuses("no-learning-rate", argument="width") as caught:
+        t.target(width=1024)
+    assert str(caught.value).count("smaller") == 1
+
+
 def test_a_width_where_everything_diverges_contradicts_the_rates_of_others():
     frame = sweep(widths=(64, 128, 256))
     frame.loc[frame["width"] == 256, "loss"] = np.inf

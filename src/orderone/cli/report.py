@@ -81,7 +81,7 @@ def _from_gallery(what: str, folder: str | None) -> "list[Reproduced]":
     if any(sign in what for sign in "/\\."):
         raise InputError(
             f"{what}: no such file or folder; expected the store of a sweep, records of a check, a"
-            " folder of results, or a name of the gallery",
+            " folder of results, or the name of an experiment",
             "no-results",
             argument="what",
         )

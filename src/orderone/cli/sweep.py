@@ -120,9 +120,9 @@ def sweep(
         task: lm (predict the next token of a text), denoising (restore masked spans of a text),
             digits (scikit-learn's images), mnist, fashion-mnist, cifar10, or imagefolder (your
             images). Default: lm.
-        model: For lm: gpt (the default) of orderone, gpt2 or llama of Hugging Face. For denoising:
-            bart of orderone. For images: mlp (the default) or transformer of orderone, vit of
-            Hugging Face.
+        model: For lm: gpt (orderone's, the default), or gpt2 or llama (Hugging Face's). For
+            denoising: bart (orderone's). For images: mlp (the default) or transformer
+            (orderone's), or vit (Hugging Face's).
         widths: Widths: 64:1024 doubles from 64 up to 1024; 64,96,128 is a list.
         depths: Numbers of layers, written in the same way. Default: 2.
         rules: One rule, or several to compare: standard,mup. `standard` has one learning rate for

@@ -332,6 +332,12 @@ PLAN = {
         " dropout or a multiplier. The plan does not compensate them. Let base and target differ"
         " only in sizes."
     ),
+    "other-update-law": (
+        "How learning rates scale depends on the update law of the optimizer, and this optimizer"
+        " has another one than the plan: SGD follows the size of gradients, for example, and AdamW"
+        " does not. Make the plan for the optimizer that you use, with the learning rate that you"
+        " tuned for it."
+    ),
     "other-weight-decay": (
         "The optimizer class couples weight decay to the gradient differently than the optimizer"
         " that the plan was made for, and this changes how weight decay scales. Make the plan for"

@@ -7,7 +7,7 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from orderone.core.errors import hint_on_codes, with_code
+from orderone.core.errors import hint_on_codes, with_code, without_code
 from orderone.core.notebook import notebook_html
 from orderone.core.text_table import printable, text_table, wrapped
 from orderone.measure import records
@@ -142,7 +142,7 @@ class Check:
         notes += filter(None, [left_out])
         for cause, names in _explained(self.judgements).items():
             notes.append(f"{', '.join(names)}: {cause}")
-        notes += _why_unclear(self.judgements, self.axis)
+        notes += _why_unclear(self.judgements, self.axis, self.causes)
         tables = [rows] if rows else []
         return notebook_html(f"{self.verdict}: {self._headline}; {self._counts}", tables, notes)
 
@@ -161,7 +161,7 @@ class Check:
         for remark in remarks:
             lines += wrapped(remark)
         lines += _table(self.judgements, self.axis)
-        for reason in _why_unclear(self.judgements, self.axis):
+        for reason in _why_unclear(self.judgements, self.axis, self.causes):
             lines += wrapped(reason, indent=0)
         return printable("\n".join([*lines, *hint_on_codes(remarks)]))
 
@@ -229,12 +229,18 @@ def _explained(judgements: Sequence[Judgement]) -> dict[str, list[str]]:
     return modules
 
 
-def _why_unclear(judgements: Sequence[Judgement], axis: str) -> list[str]:
-    """Return why rows are UNCLEAR, although their exponents may look like those of a PASS."""
+def _why_unclear(
+    judgements: Sequence[Judgement], axis: str, causes: Sequence[str] = ()
+) -> list[str]:
+    """Return why rows are UNCLEAR, although their exponents may look like those of a PASS.
+
+    Reasons among the causes of the whole check are left out.
+    """
+    known = [without_code(cause) for cause in causes]
     wide = 0
     modules: dict[tuple[str, str], list[str]] = {}
     for line in judgements:
-        if line.verdict != Verdict.UNCLEAR or math.isnan(line.exponent):
+        if line.verdict != Verdict.UNCLEAR or math.isnan(line.exponent) or line.cause in known:
             continue
         if line.reason == Reason.NOISY:
             wide += 1

@@ -46,8 +46,8 @@ def _check_options(options: Options) -> None:
         raise InputError(
             f"initial_accumulator_value: expected 0, got {start!r}; updates follow the law of SGD"
             " until the squares of gradients add up to this value, and the law of Adam after that;"
-            " wide models have smaller gradients and get there later. Use eps to limit small"
-            " denominators, which a plan scales with the width",
+            " wide models have smaller gradients and get there later. To limit small denominators,"
+            " use eps, which a plan scales with the width",
             argument="initial_accumulator_value",
         )
 

@@ -301,7 +301,7 @@ def _reason(
     if present != 1:
         parts.append(f"the forward code already multiplies by {present:.4g}")
     if multiplier is not None:
-        parts.append(f"as readout multiplied by {multiplier:.4g}")
+        parts.append(f"as readout, its input is multiplied by {multiplier:.4g}")
     if not drawn:
         parts.append("initial values of the model")
     return "; ".join(parts)

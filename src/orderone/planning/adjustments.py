@@ -357,7 +357,7 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
         result[name] = replace(result[name], multiplier=needed)
         if abs(needed - 1) < 1e-9:
             continue
-        reason = f"as readout multiplied by {needed:.4g}"
+        reason = f"as readout, its input is multiplied by {needed:.4g}"
         norm = facts.carriers.get(draft.traced_as, ())
         carriers = [other for other in result.values() if other.traced_as in norm]
         if carriers and all(carrier.can_be_multiplied for carrier in carriers):
@@ -366,7 +366,7 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
                 result[carrier.name] = carrier.folding(needed, why)
             carrier_names = " and ".join(carrier.name for carrier in carriers)
             carried = replace(result[name], carried_multiplier=needed)
-            result[name] = carried.because(f"{reason}: a factor folded into {carrier_names}")
+            result[name] = carried.because(f"{reason} (folded into {carrier_names})")
             continue
         result[name] = result[name].because(reason)
         modules = _readout_modules(draft)

@@ -131,7 +131,7 @@ def input_notes(pair: Comparison, drafts: Iterable[Draft]) -> list[str]:
     example = f'overrides={{"{next(iter(stacks))}": "hidden"}}'
     note = (
         f"{sizes}: the fan-in differs from that of the base, and it is no sum or multiple of"
-        " widths; counted as input features, which change no learning rate. If it grows with the"
-        f" width, pass {example}, or choose a base in which only widths differ"
+        " widths. So it counts as a number of input features, and changes no learning rate. If it"
+        f" grows with the width, pass {example}, or choose a base in which only widths differ"
     )
     return [with_code(note, "input-size")]

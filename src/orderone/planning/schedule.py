@@ -18,9 +18,11 @@ from torch.optim import Adafactor, Optimizer
 
 from orderone.core.errors import InputError
 from orderone.optimizers import row_rates
+from orderone.optimizers.combined import CombinedOptimizer
 from orderone.optimizers.muon import CONVENTION
 from orderone.optimizers.muon_rates import convention_name
-from orderone.optimizers.table import check_options
+from orderone.optimizers.table import check_options, find_record, nearest_record
+from orderone.theory.exponents.updates import update_law
 from orderone.torch_compat import CHILD_SCHEDULERS, SEQUENTIAL_MILESTONES
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 STEPS = 1000
 MOST_STEPS = 1_000_000
 ZERO = 1e-12  # relative to the planned learning rate: below it, weights do not move
+FEWEST_DIGITS = 4  # of a ratio in a message
+MOST_DIGITS = 12
 LENGTHS = (
     "total_steps",
     "T_max",
@@ -52,6 +56,7 @@ def check(
 ) -> None:
     """Raise BrokenRatios if the optimizer or the scheduler leaves the ratios of `plan`."""
     check_options(optimizer)
+    _check_law(plan, optimizer)
     check_conventions(plan, optimizer)
     wanted = _wanted(plan, optimizer)
     scheduler = unwrapped(scheduler)
@@ -135,6 +140,23 @@ def _must_reach(optimizer: Optimizer, length: int) -> None:
             f" {length**-0.5:.3g} for {length} steps"
         )
         raise BrokenRatios(message, "broken-ratios", argument="lr")
+
+
+def _check_law(plan: "Plan", optimizer: Optimizer) -> None:
+    """Raise an InputError if a known optimizer has another update law than those of the plan."""
+    record = nearest_record(type(optimizer))
+    if record is None or isinstance(optimizer, CombinedOptimizer):
+        return
+    names = list(dict.fromkeys(row.optimizer for row in plan.rows))
+    planned = [find_record(name) for name in names]
+    laws = [update_law(other.law) for other in planned if other is not None]
+    if laws and update_law(record.law) not in laws:
+        message = (
+            f"optimizer: the size of the steps of {type(optimizer).__name__} follows another law"
+            f" than that of {' and '.join(names)}, for which this plan has learning rates; make"
+            f" the plan for it: plan(..., optimizer={record.name!r}), with the lr that you tuned"
+        )
+        raise InputError(message, "other-update-law", argument="optimizer")
 
 
 def _wanted(plan: "Plan", optimizer: Optimizer) -> list[float]:
@@ -400,21 +422,39 @@ def _parts(scheduler: Any) -> list[Any]:
 
 
 def _message(when: str, rates: Sequence[float], wanted: Sequence[float], scheduler: Any) -> str:
-    by_factor = _by_factor(rates, wanted)
-    low = by_factor[min(by_factor)]
-    high = by_factor[max(by_factor)]
     return (
-        f"the learning rates of the groups do not have the ratios of the plan {when}: two groups"
-        f" have {_pair(low[0], high[0])}; in the plan they have {_pair(low[1], high[1])}."
-        f" {_remedy(scheduler, wanted)}"
+        f"the learning rates of the groups do not have the ratios of the plan {when}:"
+        f" {two_groups(rates, wanted)}. {_remedy(scheduler, wanted)}"
     )
 
 
-def _pair(first: float, second: float) -> str:
-    pair = f"{first:.5g} and {second:.5g}"
-    if not second:
+def two_groups(rates: Sequence[float], wanted: Sequence[float]) -> str:
+    """Return the two groups that differ most from the plan, with as many digits as show it."""
+    by_factor = _by_factor(rates, wanted)
+    first, first_planned = by_factor[min(by_factor)]
+    second, second_planned = by_factor[max(by_factor)]
+    digits = FEWEST_DIGITS
+    while digits < MOST_DIGITS:
+        if _ratio(first, second, digits) != _ratio(first_planned, second_planned, digits):
+            break
+        digits += 1
+    present = _pair(first, second, digits)
+    planned = _pair(first_planned, second_planned, digits)
+    return f"two groups have {present}; in the plan they have {planned}"
+
+
+def _pair(first: float, second: float, digits: int) -> str:
+    pair = f"{first:.{digits + 1}g} and {second:.{digits + 1}g}"
+    ratio = _ratio(first, second, digits)
+    if not ratio:
         return pair
-    return f"{pair} (ratio {first / second:.4g})"
+    return f"{pair} (ratio {ratio})"
+
+
+def _ratio(first: float, second: float, digits: int) -> str:
+    if not second:
+        return ""
+    return f"{first / second:.{digits}g}"
 
 
 def _remedy(scheduler: Any, wanted: Sequence[float]) -> str:

@@ -67,8 +67,8 @@ class StartReport:
             ratios = sorted(size.ratio for size in off)
             note = (
                 f"{len(off)} of {len(self.sizes)} matrices and embeddings of the base start"
-                f" too {verdict}: {ratios[0]:.3g} to {ratios[-1]:.3g} times the size that gives"
-                " outputs of order one (init='fan-in' starts with that size)"
+                f" too {verdict}: their sizes are {ratios[0]:.3g} to {ratios[-1]:.3g} times those"
+                " that give outputs of order one (init='fan-in' starts with such sizes)"
             )
             if verdict == "small":
                 result.append(with_code(note, "start-too-small"))

@@ -29,6 +29,8 @@ from orderone.sweeping.transfer_text import (
 
 BEYOND = 2.0  # octaves that the axis of optima shows at most beyond them
 MARGIN = 0.2  # octaves between the data and the ends of that axis
+# digits of round numbers, from coarse to fine
+LABELS = ((1, 2, 5), range(1, 10), [digit / 10 for digit in range(10, 100)])
 FARTHEST = 4  # the forecast is drawn up to so many times the largest size
 BEST: Trace = {"symbol": "star", "size": 13, "line": {"color": "#ffffff", "width": 1}}
 
@@ -275,7 +277,10 @@ def _drift(t: TransferInput) -> Figure:
     for rule, colour in rule_colours(t.rules).items():
         data += _drift_of_rule(t, rule, colour)
     title = f"Best learning rate against {t.axis}"
-    subtitle = "dashed: predicted slopes, for full and for worst-case alignment"
+    subtitle = (
+        f"legend: octaves per doubling of the {t.axis}; dashed: predicted slopes, for full and for"
+        " worst-case alignment"
+    )
     layout = {
         "title": {"text": f"{title}<br><sup>{subtitle}</sup>"},
         "xaxis": {"type": "log", "title": {"text": t.axis}, "tickvals": sizes(t)},
@@ -317,11 +322,16 @@ def rates_range(t: TransferInput) -> tuple[float, float] | None:
 
 
 def round_rates(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten in a range, for the labels of its axis."""
+    """Return round numbers in a range, for the labels of its axis: two or more where possible."""
     rates: list[float] = []
-    for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
-        rates += [float(f"{digit}e{power}") for digit in (1, 2, 5)]
-    return [rate for rate in rates if low <= rate <= high]
+    for digits in LABELS:
+        rates = []
+        for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
+            rates += [float(f"{digit}e{power}") for digit in digits]
+        rates = [rate for rate in rates if low <= rate <= high]
+        if len(rates) > 1:
+            break
+    return rates
 
 
 def _drift_of_rule(t: TransferInput, rule: str, colour: str) -> list[Trace]:

@@ -161,7 +161,9 @@ def choose(
         return Division(1, seconds, f"forked processes could disturb each other: {obstacle}")
     changes = _changed_variable(job, trials[0])
     if changes is not None:
-        return Division(1, seconds, f"a trial changes {changes}, and forks change copies of it")
+        return Division(
+            1, seconds, f"a trial changes {changes}, and each process would change a copy"
+        )
     return Division(cores, seconds)
 
 

@@ -23,7 +23,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from orderone.core.errors import with_code
+from orderone.core.errors import with_code, without_code
 from orderone.core.inputs import Name
 from orderone.core.roles import MATRIX_ROLES, ROLES
 from orderone.optimizers.table import law_name
@@ -114,7 +114,7 @@ def _verdict(
     axis: str,
 ) -> tuple[str, str, str]:
     low, high = interval
-    missing = _missing(optima, inside, rates, axis)
+    missing = _missing(optima, rates, axis)
     drift = f"the drift is between {low:+z.2f} and {high:+z.2f} octaves per doubling"
     # A size with its optimum beyond the grid does not contradict a drift of the others.
     enough = missing is None or (len(inside) >= SIZES and rates >= RATES)
@@ -128,10 +128,9 @@ def _verdict(
     return UNKNOWN, f"{drift}, which is only partly within +-{tolerance:g}", remedy
 
 
-def _missing(
-    optima: Sequence[Optimum], inside: Sequence[Optimum], rates: int, axis: str
-) -> tuple[str, str] | None:
+def _missing(optima: Sequence[Optimum], rates: int, axis: str) -> tuple[str, str] | None:
     """Return why there cannot be a verdict, and the remedy; None if nothing is missing."""
+    outside = [optimum for optimum in optima if optimum.beyond != INSIDE]
     if len(optima) < SIZES:
         why = f"{_counted(len(optima), axis)} run, but {SIZES} or more are needed"
         return why, with_code(f"add {axis}s", "needs-more-sizes")
@@ -141,9 +140,14 @@ def _missing(
     fewest = min(optimum.seeds for optimum in optima)
     if fewest < SEEDS:
         why = f"with {fewest} seed the variation between seeds is unknown"
-        return why, with_code(f"run {SEEDS} seeds or more, better 3", "needs-more-seeds")
-    if len(inside) < len(optima):
-        return beyond_grid([optimum for optimum in optima if optimum.beyond != INSIDE], axis)
+        remedy = f"run {SEEDS} seeds or more, better 3"
+        if outside:
+            where, wider = beyond_grid(outside, axis)
+            why = f"{why}; {where}"
+            remedy = f"{remedy}; {without_code(wider)}"
+        return why, with_code(remedy, "needs-more-seeds")
+    if outside:
+        return beyond_grid(outside, axis)
     return None
 
 

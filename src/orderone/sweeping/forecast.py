@@ -107,8 +107,8 @@ class Checked:
     def __str__(self) -> str:
         verdict = "agrees" if self.held else "does NOT agree: do not rely on this forecast"
         return (
-            f"check: without {self.axis} {self.size} its loss is forecast as {self.forecast};"
-            f" measured {self.measured:.4g}, which {verdict}"
+            f"check: the loss of {self.axis} {self.size}, forecast without its trainings, is"
+            f" {self.forecast}; measured {self.measured:.4g}, which {verdict}"
         )
 
 

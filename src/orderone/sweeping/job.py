@@ -460,14 +460,14 @@ def check_build(build: object, sizes: Sequence[str], arguments: Sequence[str]) -
             "build-arguments",
             argument="build",
         )
-    _check_no_argument_missing(left, len(missing))
+    _check_no_argument_missing(left, len(missing), bool(sizes))
 
 
-def _check_no_argument_missing(left: Sequence[Parameter], by_order: int) -> None:
+def _check_no_argument_missing(left: Sequence[Parameter], by_order: int, sized: bool) -> None:
     """Raise an InputError if `build` requires an argument that the sweep does not pass.
 
     `left` are the parameters that are not passed by name. The first `by_order` positional ones of
-    them are passed a size.
+    them are passed a size. `sized`: the sweep has widths or depths.
     """
     needed: list[str] = []
     for parameter in left:
@@ -486,7 +486,9 @@ def _check_no_argument_missing(left: Sequence[Parameter], by_order: int) -> None
                 " returns; leave the argument out, or give it a default value"
             )
         else:
-            remedy = f'pass widths=[...] to the sweep, or add {{"{needed[0]}": [...]}} to the space'
+            remedy = f'add {{"{needed[0]}": [...]}} to the space, or give it a default value'
+            if not sized:
+                remedy = f"pass widths=[...] to the sweep, or {remedy}"
         raise InputError(
             f"build: its argument {needed[0]!r} gets no value; {remedy}",
             "build-arguments",

@@ -318,7 +318,13 @@ def _check_evidence(
     if drift.verdict == TRANSFERS or size == largest.size:
         return
     start = f"{drift.rule}: no learning rate can be named for {axis} {size}: "
-    remedy = without_code(drift.remedy) or "widen the grid of learning rates"
+    outside = [optimum for optimum in optima if optimum.beyond != INSIDE]
+    remedy = without_code(drift.remedy)
+    if outside:
+        wider = without_code(beyond_grid(outside, axis)[1])
+        if wider not in remedy:
+            remedy = "; ".join(filter(None, [remedy, wider]))
+    remedy = remedy or "widen the grid of learning rates"
     extrapolated = choice.source == EXTRAPOLATED
     if not extrapolated and _moves(drift, tolerance):
         reason = (
@@ -326,9 +332,7 @@ def _check_evidence(
             f" not certain: {drift.why}"
         )
         raise InputError(f"{start}{reason}; {remedy}", "no-learning-rate", argument=axis)
-    for optimum in optima:
-        if optimum.beyond == INSIDE:
-            continue
+    for optimum in outside:
         expected = choice.x
         if extrapolated:
             expected = largest.x + choice.slope * float(np.log2(optimum.size / largest.size))

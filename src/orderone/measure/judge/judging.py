@@ -287,8 +287,7 @@ def _predicted_growth(lines: Sequence[Judgement]) -> list[str]:
     texts = []
     for line in lines:
         if line.verdict == Verdict.UNCLEAR and line.reason == Reason.PREDICTED_GROWTH:
-            text = f"{line.module or 'the model'}: {line.cause}"
-            texts.append(with_code(text, "rule-predicts-growth"))
+            texts.append(with_code(f"{_name(line)}: {line.cause}", "rule-predicts-growth"))
     return texts
 
 
@@ -303,10 +302,16 @@ def _reasons_for_unclear(study: StudyResult, lines: Sequence[Judgement]) -> list
     if not unclear:
         return [with_code("inconclusive: no exponent could be fitted", "nothing-fitted")]
     first = (changes or unclear)[0]
-    reason = f"{first.module or 'the model'}: {first.cause}"
     if first.reason == Reason.FROZEN:
-        return [with_code(reason, "frozen-tensor")]
-    return [with_code(reason, "noisy-exponents")]
+        return [with_code(f"{first.module}: {first.cause}", "frozen-tensor")]
+    return [with_code(f"{_name(first)}: {first.cause}", "noisy-exponents")]
+
+
+def _name(line: Judgement) -> str:
+    """Return what was judged; quotes make clear that `4` is a name."""
+    if not line.module:
+        return f"the {line.quantity} of the model"
+    return f"the {line.quantity} of {line.module!r}"
 
 
 def _too_few(study: StudyResult) -> str:

@@ -173,10 +173,12 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "tensor",
         When.START,
         "exact",
-        "a number in the forward code that depends on the width and multiplies no matrix: one term"
-        " of a sum behind a nonlinearity, the input of a softmax, the output",
-        "the result is of order one: if what it multiplies is, the number must not depend on the"
-        " width. A sum of n products of activations counts as n, as training aligns them",
+        "a number in the forward code that depends on the width and that no matrix can absorb,"
+        " because it multiplies a term of a sum after a nonlinearity, the input of a softmax, or"
+        " the output of the model",
+        "the product is of order one. So where the activation that the number multiplies is of"
+        " order one, the number must not depend on the width. A sum of n products of activations"
+        " counts as n, as training aligns them",
         ("exact", "boundary"),
         SIZES,
         judged_in="multipliers.py: multipliers",
@@ -209,11 +211,11 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.START,
         "range",
         "the input of a hidden matrix or readout",
-        "of order one, at the start or after the last step. Some networks have a readout (a layer"
-        " with many inputs and a fixed number of outputs) before their end. The input of a layer"
-        " after it may be smaller by n^-1/2, and after two or more of them by n^-1. An input with"
-        " a fixed number of entries (an action, a position) beside growing ones may shrink at"
-        " these sizes",
+        "of order one, at the start or after the last step. There are two exceptions. First, some"
+        " networks have a readout (a layer with many inputs and a fixed number of outputs) before"
+        " their end: the input of a layer after it may be smaller by n^-1/2, and after two or more"
+        " of them by n^-1. Second, an input may consist of a growing part and a fixed number of"
+        " entries (an action, a position): it may shrink at these sizes",
         ("boundary", "missing alignment"),
         SIZES,
         input_at_start,

@@ -34,12 +34,12 @@ THRESHOLDS: dict[str, Threshold] = {
         0.15,
         "for the quantity `step`: largest exponent of the factor between the measured updates and"
         " those that follow from learning rates and gradients",
-        "clipping to a fixed norm changes the exponents of all tensors by 0.3 to 0.5, and noise"
-        " those of a few; so the tensor counts whose exponent is nearest to zero",
+        "clipping to a fixed norm changes the exponents of all tensors by 0.3 to 0.5. Noise changes"
+        " those of a few tensors only, so the exponent that is nearest to zero is compared",
     ),
     "rough": Threshold(
         0.6,
-        "for gradients, instead of 0.25",
+        "for gradients, instead of 0.25: largest distance of the exponent from the predicted one",
         "theory predicts gradients whose terms have random signs; equal signs raise the exponent by"
         " up to 1/2",
     ),
@@ -74,14 +74,14 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "vanishing": Threshold(
         1e-6,
-        "relative to the median gradient of tensors, and to the largest gradient of outputs:"
-        " smaller gradients are rounding errors",
+        "smallest gradient that is not a rounding error, relative to the median gradient of tensors"
+        " and to the largest gradient of outputs",
         "single precision has 7 digits. Examples, which softmax cancels: a bias of keys, a number"
         " that is added to all classes",
     ),
     "resolution": Threshold(
         1.0,
-        "in rounding errors: smaller updates and changes cannot be measured. The rounding error is"
+        "smallest update or change that can be measured, in rounding errors. The rounding error is"
         " the initial weight (for updates) or output (for changes), times 2^-23 for float32, 2^-10"
         " for float16 and 2^-7 for bfloat16",
         "an update is the difference of two weights, each rounded to its last digit, and a change"
@@ -96,27 +96,27 @@ THRESHOLDS: dict[str, Threshold] = {
     ),
     "cancelled": Threshold(
         1e-4,
-        "relative to a sum of terms with random signs: a gradient of a bias that is smaller is a"
-        " rounding error",
+        "smallest gradient of a bias that is not a rounding error, relative to a sum of its terms"
+        " with random signs",
         "single precision has 7 digits, and a sum of a thousand terms loses up to 3 of them."
         " Example: a bias before batch norm",
     ),
     "damped": Threshold(
         0.1,
-        "relative to the gradient: a smaller eps does not change the size of steps",
+        "largest eps that does not change the size of steps, relative to the gradient",
         "it makes a normalized step smaller by less than ten per cent",
     ),
     "drawn": Threshold(
         3.3,
-        "in standard deviations: initial sizes of tensors whose shape does not grow may differ by"
-        " this much by chance",
+        "largest difference that chance explains between the initial sizes of a tensor whose shape"
+        " does not grow, in standard deviations",
         "normal random numbers are further from their mean in one of a thousand cases. Such tensors"
         " have few entries, so chance matters (a bias of the output)",
     ),
     "negligible": Threshold(
         1e-2,
-        "relative to the gradient: smaller penalties of weight decay have no effect",
-        "they change a normalized step by at most one per cent",
+        "largest penalty of weight decay that has no effect, relative to the gradient",
+        "it changes a normalized step by at most one per cent",
     ),
 }
 

@@ -76,7 +76,7 @@ def _reason_untrained(study: StudyResult, item: Item) -> tuple[Verdict | None, s
             if item.name in rates_now:
                 rates.append(rates_now[item.name])
     if not rates:
-        return Verdict.FAIL, "it has a gradient, but no step changes it: is it in the optimizer?"
+        return Verdict.FAIL, "it has a gradient, but no step changes it (is it in the optimizer?)"
     if not any(rates):
         planned = [
             run.settings.get(item.name, {}).get("initial_lr", 0.0) for run in observations.runs

@@ -138,7 +138,8 @@ def verdict_on_fit(fit: Fit, expected: Expected, axis: str = "width") -> Finding
     if finding.verdict == Verdict.FAIL and _fades(fit, _allowed_end(fit, expected)):
         return _faded(sized, expected, finding)
     if finding.verdict == Verdict.FAIL and expected.soft and finding.reason != Reason.SHRINKS:
-        return Finding(Verdict.UNCLEAR, f"{finding.cause}; this matters only for SGD and eps")
+        cause = f"{finding.cause}; this matters only with SGD, or where eps is not small"
+        return Finding(Verdict.UNCLEAR, cause)
     return finding
 
 
@@ -195,8 +196,8 @@ class _FitInWords(NamedTuple):
     @property
     def noisy(self) -> str:
         return (
-            f"inconclusive: {self.power(self.fit.low)} to {self.power(self.fit.high)}; use more"
-            f" seeds, or {self.axis}s further apart"
+            f"inconclusive: the measured power is between {self.power(self.fit.low)} and"
+            f" {self.power(self.fit.high)}; use more seeds, or {self.axis}s further apart"
         )
 
     def too_fast(self, bound: float) -> str:
@@ -234,7 +235,7 @@ def _compare_with_bound(sized: _FitInWords, expected: Expected) -> Finding:
     if expected.exponent > bound + BOUNDARY:
         return _compare_with_predicted_growth(sized, expected)
     if fit.low > bound + expected.margin:
-        return Finding(Verdict.FAIL, f"grows: {sized.too_fast(bound)}")
+        return Finding(Verdict.FAIL, f"{_excess(fit, bound)}: {sized.too_fast(bound)}")
     if fit.exponent > bound + expected.margin or fit.high >= bound + NEXT:
         return Finding(Verdict.UNCLEAR, sized.noisy, Reason.NOISY)
     if fit.high < expected.least - BOUNDARY:
@@ -251,6 +252,13 @@ def _compare_with_bound(sized: _FitInWords, expected: Expected) -> Finding:
         )
         return Finding(Verdict.SHRINKS, cause)
     return Finding(Verdict.PASS)
+
+
+def _excess(fit: Fit, bound: float) -> str:
+    """Return in words what is wrong with an exponent above its bound."""
+    if bound < 0 and fit.exponent < BOUNDARY:
+        return "shrinks too little"
+    return "grows"
 
 
 def _compare_with_predicted_growth(sized: _FitInWords, expected: Expected) -> Finding:

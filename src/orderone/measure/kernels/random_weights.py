@@ -45,7 +45,7 @@ def check_centred(values: Tensor, name: str) -> None:
     if is_constant or has_mean:
         raise _refusal(
             f"the entries of {name!r} have the mean {mean:.3g} (their standard deviation is"
-            f" {spread:.3g}), so that they are no independent draws around zero"
+            f" {spread:.3g}), so they are not independent draws with mean 0"
         )
 
 

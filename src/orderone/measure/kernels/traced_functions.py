@@ -99,9 +99,9 @@ def _composed(
         raise _not_gaussian(source.node.narrow)
     if not source.node.neurons.gaussian:
         raise InputError(
-            "its argument is not Gaussian, as the output of a layer with weights is: it is an"
-            " input, or follows another function, such as the sum after a residual block whose"
-            " skip path has passed an activation",
+            "its argument is not Gaussian; only the output of a layer with weights is. The argument"
+            " is an input, or it follows another function, such as the sum after a residual block"
+            " whose skip path has passed an activation",
             "needs-dense-layer",
             argument="model",
         )
@@ -143,8 +143,8 @@ def _jumps(phi: Jumping) -> InputError:
 
 def _not_gaussian(name: str) -> InputError:
     return InputError(
-        f"model: neurons that are sums of so few of the numbers {name!r} are not Gaussian, because"
-        " these are not (torch draws weights from a uniform distribution); draw them with"
+        f"model: the numbers {name!r} are not Gaussian (torch draws weights from a uniform"
+        " distribution), and each neuron is a sum of too few of them to be Gaussian; draw them with"
         " nn.init.normal_(parameter, std=...), or give the layer more inputs",
         "no-infinite-width",
         argument="model",

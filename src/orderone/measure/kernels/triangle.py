@@ -131,8 +131,8 @@ def _fill(file: FileIO, part: memoryview) -> None:
         count = file.readinto(part[done:])
         if not count:
             raise InputError(
-                "kernel: the file of keep is shorter than the kernel; do not change it while it is"
-                " in use",
+                "kernel: the file that was passed as keep= is shorter than the kernel; do not"
+                " change it while it is in use",
                 argument="kernel",
             )
         done += count

@@ -11,7 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from orderone.core.errors import InputError
-from orderone.planning.schedule import BrokenRatios, is_proportional, simulated_rates
+from orderone.planning.schedule import (
+    BrokenRatios,
+    is_proportional,
+    simulated_rates,
+    two_groups,
+)
 
 Rates = list[list[float]]
 
@@ -86,10 +91,13 @@ def _check_simulated(history: Rates, planned: Sequence[float], remedy: str) -> N
 def _broken(
     step: int, rates: Sequence[float], planned: Sequence[float], remedy: str
 ) -> BrokenRatios:
-    present = ", ".join(f"{rate:.5g}" for rate in rates[:4])
-    wanted = ", ".join(f"{rate:.5g}" for rate in planned[:4])
+    if len(rates) == len(planned):
+        difference = two_groups(rates, planned)
+    else:
+        present = ", ".join(f"{rate:.5g}" for rate in rates[:4])
+        wanted = ", ".join(f"{rate:.5g}" for rate in planned[:4])
+        difference = f"groups have {present}; in the plan they have {wanted}"
     message = (
-        f"schedule: expected one factor for all groups, got the learning rates {present} at step"
-        f" {step}, where the ratios of the plan are those of {wanted}. {remedy}"
+        f"schedule: expected one factor for all groups, but at step {step} {difference}. {remedy}"
     )
     return BrokenRatios(message, "broken-ratios", argument="schedule")

@@ -231,7 +231,7 @@ class StackedTraining:
         if self.capture and self.captured is None:
             try:
                 if not self._can_be_fixed():
-                    raise NotCapturable("nothing says that every step makes the same operations")
+                    raise NotCapturable("steps may run different operations")
                 self.captured = self._fixed_step(batches)
             except NotCapturable as error:
                 self.capture = False

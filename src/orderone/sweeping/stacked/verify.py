@@ -268,7 +268,7 @@ class _Verification:
         if different is not None:
             raise NotStackable(
                 f"two members took {self.steps} steps in a stack and alone, and {different}: a"
-                " stack runs code of the model another number of times; trained one after another",
+                " stack runs code of the model more or less often; trained one after another",
                 "stack-deviates",
             )
         self._must_not_change_globals(alone)

@@ -35,7 +35,7 @@ class Product(Layer):
         dependent = [branch for branch in read if not _new_weights(branch)]
         if len(read) != 2 or len(dependent) > 1:
             raise InputError(
-                "Product: expected two branches, one of which at least has a Dense layer with new"
+                "Product: expected two branches, at least one of which has a Dense layer with new"
                 f" weights before its last activation; got {len(read)}, of which {len(dependent)}"
                 " have none",
                 "needs-dense-layer",

@@ -28,7 +28,7 @@ def check_sharpness(error: float, strength: float) -> None:
             "sharp-attention",
             argument="C",
         )
-    message = text.format(f"the tangent kernel is known to {100 * error:.0f} % only")
+    message = text.format(f"the error of the tangent kernel is {100 * error:.0f} %")
     warnings.warn(with_code(message, "sharp-attention"), stacklevel=_level_of_the_user())
 
 

@@ -43,7 +43,7 @@ def changed_attributes(source: nn.Module, target: nn.Module) -> Attributes:
 def different_count(alone: nn.Module, stacked: nn.Module) -> str | None:
     """Return the first whole number, flag or text that differs between two models of one trial.
 
-    They have made the same steps. A stack may run code of the model another number of times, such
+    They have made the same steps. A stack may run code of the model more or less often, such
     as a block under torch.utils.checkpoint, or a hook on an activation. The search covers
     attributes and hooks, and what these hold: variables of functions, items, slots.
     """
