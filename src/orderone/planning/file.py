@@ -110,8 +110,8 @@ def _read_content(path: str | PathLike[str]) -> PlanFile:
     if content.checksum is not None and content.checksum != _checksum(record):
         raise _damaged(
             path,
-            "the plan file is damaged: checksum: expected that of the content; if you have edited"
-            " the file, remove the field",
+            "the plan file is damaged: its field checksum does not belong to its content; if you"
+            " have edited the file, remove this field",
         )
     return content
 

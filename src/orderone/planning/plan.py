@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
@@ -365,9 +366,11 @@ class Plan:
         for row in self.rows:
             if row.name == name:
                 return row
+        near = get_close_matches(str(name), [row.name for row in self.rows], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
         raise KeyError(
             f"no tensor is named {name!r}; the plan has {self.rows[0].name}, ...,"
-            f" {self.rows[-1].name}"
+            f" {self.rows[-1].name}{hint}"
         )
 
     def to_frame(self) -> "pandas.DataFrame":

@@ -152,9 +152,9 @@ def _check_law(plan: "Plan", optimizer: Optimizer) -> None:
     laws = [update_law(other.law) for other in planned if other is not None]
     if laws and update_law(record.law) not in laws:
         message = (
-            f"optimizer: the size of the steps of {type(optimizer).__name__} follows another law"
-            f" than that of {' and '.join(names)}, for which this plan has learning rates; make"
-            f" the plan for it: plan(..., optimizer={record.name!r}), with the lr that you tuned"
+            f"optimizer: this plan has learning rates for {' and '.join(names)}, but steps of"
+            f" {type(optimizer).__name__} depend on the gradient in another way; make the plan for"
+            f" it: plan(..., optimizer={record.name!r}), with the lr that you tuned"
         )
         raise InputError(message, "other-update-law", argument="optimizer")
 

@@ -132,7 +132,7 @@ def _trial(row: sqlite3.Row) -> Trial:
     settings = read_value(Mapping[str, Scalar], json.loads(row["settings"]), "settings")
     trial = Trial(settings, read_value(str, row["job"], "job"))
     if trial.key != row["key"]:
-        raise SchemaError("key: expected that of the settings")
+        raise SchemaError("key: expected the hash of the settings of this row")
     return trial
 
 

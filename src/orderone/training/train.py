@@ -371,7 +371,7 @@ def _check(model: object, optimizer: UserOptimizer, strategy: Name | None) -> No
     if optimizer is not None and strategy == "fsdp":
         raise InputError(
             "optimizer: fsdp replaces the parameters that this optimizer holds; pass a plan without"
-            " optimizer=, and it is made after sharding",
+            " optimizer=, so that o1.train makes the optimizer after sharding",
             "fsdp-makes-optimizer",
             argument="optimizer",
         )

@@ -182,9 +182,9 @@ def _refuse_packed(name: str, rows: "Sequence[Row]", different: Sequence[str]) -
     first = rows[0]
     second = next(row for row in rows if _settings(row) != _settings(first) or not row.trained)
     raise InputError(
-        f"{name}: expected one value of {' and '.join(different)}, got those of {first.name}"
-        f" ({_values(first, different)}) and {second.name} ({_values(second, different)}), which"
-        " this tensor of the trainer holds together",
+        f"{name}: this tensor of the trainer joins {first.name} ({_values(first, different)}) and"
+        f" {second.name} ({_values(second, different)}); expected the same"
+        f" {' and '.join(different)} for both",
         "export-packed",
         argument="target",
     )

@@ -82,8 +82,8 @@ def four_point_kernel(
     for n in sizes[:-1]:
         if not (K.diagonal().min() > 0 and K.max() < LARGEST):
             raise InputError(
-                "weight_var: expected lengths above 0 that stay finite, got others in layer"
-                f" {len(vertices)}; take another weight_var or bias_var",
+                "weight_var: expected lengths above 0 that stay finite, got lengths of 0 or"
+                f" infinity in layer {len(vertices)}; take another weight_var or bias_var",
                 argument="weight_var",
             )
         of_products = _covariance_of_products(phi, K)
