@@ -24,9 +24,7 @@ def make_row(request: Request, draft: Draft, subject: Subject, width: int | None
     item = draft.evidence.item
     factors = draft.factors
     algorithm = draft.algorithm
-    initial = draft.base
-    if not draft.trained and not item.tensor.is_meta:
-        initial = measure(item.tensor)  # frozen: the size stays
+    initial = _initial(draft)
     init_scale = request.init_scale_of(subject, len(item.shape))
     constant = None
     if initial.constant is not None:
@@ -63,6 +61,14 @@ def make_row(request: Request, draft: Draft, subject: Subject, width: int | None
         horizon=horizon,
         betas=_betas(draft, horizon),
     )
+
+
+def _initial(draft: Draft) -> Initial:
+    """Return the initial size in the base; a frozen tensor keeps its own."""
+    item = draft.evidence.item
+    if draft.trained or item.tensor.is_meta:
+        return draft.base
+    return measure(item.tensor)
 
 
 def _horizon(request: Request, draft: Draft) -> Factors:

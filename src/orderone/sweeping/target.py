@@ -183,6 +183,26 @@ def _rates_code(rates: float | Mapping[str, float]) -> str:
     return f"{{{', '.join(entries)}}}"
 
 
+def _largest(optima: Sequence[Optimum]) -> Optimum:
+    return max(optima, key=lambda optimum: optimum.size)
+
+
+def _inside_grid(
+    optima: Sequence[Optimum], drift: Drift, axis: str, size: int
+) -> Sequence[Optimum]:
+    """Return the optima inside the grid of learning rates; raise an InputError if there is none."""
+    inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
+    if inside:
+        return inside
+    remedy = beyond_grid(optima, axis)[1]
+    raise InputError(
+        f"{drift.rule}: no learning rate can be named for {axis} {size}: no {axis} has its best"
+        f" learning rate inside the grid; {without_code(remedy)}",
+        "no-learning-rate",
+        argument=axis,
+    )
+
+
 def target(
     optima: Sequence[Optimum],
     drift: Drift,
@@ -198,24 +218,14 @@ def target(
     rates: Mapping[str, float],
 ) -> Target:
     """Return the settings for this size; raise an InputError if the trainings support none."""
-    inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
-    if not inside:
-        remedy = beyond_grid(optima, axis)[1]
-        raise InputError(
-            f"{drift.rule}: no learning rate can be named for {axis} {size}: no {axis} has its best"
-            f" learning rate inside the grid; {without_code(remedy)}",
-            "no-learning-rate",
-            argument=axis,
-        )
+    inside = _inside_grid(optima, drift, axis, size)
     choice = _choice(inside, drift, axis, size, tolerance)
     _check_evidence(optima, drift, choice, axis, size, tolerance)
     grid = min(each.grid[0] for each in optima), max(each.grid[1] for each in optima)
     seeds = min(each.seeds for each in optima)
-    (low, high), squared = _forecast(choice, float(np.log2(size) - choice.at), drift)
+    ends, squared = _forecast(choice, float(np.log2(size) - choice.at), drift)
     if seeds >= SEEDS and choice.source != EXTRAPOLATED:
-        low = max(low, grid[0])
-        high = min(high, grid[1])
-    largest = max(inside, key=lambda optimum: optimum.size)
+        ends = max(ends[0], grid[0]), min(ends[1], grid[1])
     return Target(
         rule=drift.rule,
         optimizer=optimizer,
@@ -223,11 +233,11 @@ def target(
         size=size,
         base=base,
         lr=float(np.exp2(choice.x)),
-        low=float(np.exp2(low)),
-        high=float(np.exp2(high)),
+        low=float(np.exp2(ends[0])),
+        high=float(np.exp2(ends[1])),
         source=choice.source,
         why=choice.why,
-        regret=float(max(largest.bend, 0.0) * squared),
+        regret=float(max(_largest(inside).bend, 0.0) * squared),
         verdict=drift.verdict,
         options=dict(options),
         held=dict(held),
@@ -304,6 +314,16 @@ def _moves(drift: Drift, tolerance: float) -> bool:
     return drift.low > tolerance or drift.high < -tolerance
 
 
+def _remedy(drift: Drift, outside: Sequence[Optimum], axis: str) -> str:
+    """Return what to run so that a learning rate can be named."""
+    remedy = without_code(drift.remedy)
+    if outside:
+        wider = without_code(beyond_grid(outside, axis)[1])
+        if wider not in remedy:
+            remedy = "; ".join(filter(None, [remedy, wider]))
+    return remedy or "widen the grid of learning rates"
+
+
 def _check_evidence(
     optima: Sequence[Optimum],
     drift: Drift,
@@ -313,18 +333,12 @@ def _check_evidence(
     tolerance: float,
 ) -> None:
     """Raise an InputError if the trainings contradict this learning rate at this size."""
-    inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
-    largest = max(inside, key=lambda optimum: optimum.size)
+    largest = _largest([optimum for optimum in optima if optimum.beyond == INSIDE])
     if drift.verdict == TRANSFERS or size == largest.size:
         return
     start = f"{drift.rule}: no learning rate can be named for {axis} {size}: "
     outside = [optimum for optimum in optima if optimum.beyond != INSIDE]
-    remedy = without_code(drift.remedy)
-    if outside:
-        wider = without_code(beyond_grid(outside, axis)[1])
-        if wider not in remedy:
-            remedy = "; ".join(filter(None, [remedy, wider]))
-    remedy = remedy or "widen the grid of learning rates"
+    remedy = _remedy(drift, outside, axis)
     extrapolated = choice.source == EXTRAPOLATED
     if not extrapolated and _moves(drift, tolerance):
         reason = (
