@@ -2,7 +2,8 @@
 
 from orderone.observe.inventory import Layout, lookup, matrix, register
 from orderone.planning.build import plan
-from orderone.planning.plan import Multiplier, Plan, Row
+from orderone.planning.plan import Multiplier, Plan
+from orderone.planning.plan_row import Row
 from orderone.planning.roles.resolve import AmbiguousRole
 from orderone.planning.schedule import BrokenRatios
 

@@ -27,7 +27,9 @@ from orderone.planning.constant_overrides import OrderOne
 from orderone.planning.constants import Constants
 from orderone.planning.forward_facts import output_modules
 from orderone.planning.initial import Initial, measure
-from orderone.planning.plan import Multiplier, Plan, Row, in_groups
+from orderone.planning.param_groups import in_groups
+from orderone.planning.plan import Multiplier, Plan
+from orderone.planning.plan_row import Row
 from orderone.planning.request import Request
 from orderone.planning.roles.evidence import (
     OVERRIDES,

@@ -31,7 +31,8 @@ from orderone.planning.options import (
     Rule,
     pair_remedy,
 )
-from orderone.planning.plan import Plan, Row
+from orderone.planning.plan import Plan
+from orderone.planning.plan_row import Row
 from orderone.planning.request import EpsOption, Request
 from orderone.planning.settings import SettingInput
 from orderone.planning.start_setting import InitInput

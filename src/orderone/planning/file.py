@@ -9,7 +9,8 @@ from pathlib import Path
 
 from orderone.core.errors import InputError
 from orderone.core.schema import Limits, SchemaError, read_json, read_record
-from orderone.planning.plan import Multiplier, Plan, Row, Settings
+from orderone.planning.plan import Multiplier, Plan, Settings
+from orderone.planning.plan_row import Row
 
 FORMAT = "orderone plan"
 VERSION = 1

@@ -39,7 +39,8 @@ from orderone.planning.expert_factors import mixtures_of_experts
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.headline import bottleneck_notes, headline, input_notes, number_notes
 from orderone.planning.initial import Initial
-from orderone.planning.plan import Multiplier, Plan, Row
+from orderone.planning.plan import Multiplier, Plan
+from orderone.planning.plan_row import Row
 from orderone.planning.repetition_factors import repeated_keys
 from orderone.planning.request import Request
 from orderone.planning.roles.evidence import Evidence

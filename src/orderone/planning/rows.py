@@ -9,7 +9,7 @@ from orderone.planning.adjustments import Draft, DraftBlock
 from orderone.planning.horizon import scaled_betas, times
 from orderone.planning.initial import Initial, measure
 from orderone.planning.origins import Origin
-from orderone.planning.plan import Block, Row
+from orderone.planning.plan_row import Block, Row
 from orderone.planning.request import Request
 from orderone.planning.roles.resolve import group_of
 from orderone.planning.settings import Subject

@@ -28,7 +28,8 @@ from orderone.torch_compat import CHILD_SCHEDULERS, SEQUENTIAL_MILESTONES
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
-    from orderone.planning.plan import Plan, Row
+    from orderone.planning.plan import Plan
+    from orderone.planning.plan_row import Row
 
 STEPS = 1000
 MOST_STEPS = 1_000_000

@@ -12,7 +12,8 @@ from orderone.optimizers.table import Eps, record_named
 from orderone.planning.exports import names as tables
 
 if TYPE_CHECKING:
-    from orderone.planning.plan import Plan, Row
+    from orderone.planning.plan import Plan
+    from orderone.planning.plan_row import Row
 
 AS_IS = "as-is"
 # own names: a function or a mapping from the plan's names; "as-is" if the trainer has these
