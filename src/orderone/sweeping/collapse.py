@@ -72,7 +72,9 @@ class Collapse:
     @property
     def verdict(self) -> str:
         """ "collapses" or "parts"."""
-        return PARTS if self.p < 1 - self.confidence else COLLAPSES
+        if self.p < 1 - self.confidence:
+            return PARTS
+        return COLLAPSES
 
     @property
     def _gaps(self) -> np.ndarray:

@@ -158,7 +158,10 @@ def _no_number(curve: Curve, beyond: str, loss: float) -> Optimum:
     be smaller.
     """
     low = curve.x[-1] if beyond == ABOVE else -np.inf
-    high = curve.x[0] if beyond in (BELOW, NOWHERE) else np.inf
+    if beyond in (BELOW, NOWHERE):
+        high = curve.x[0]
+    else:
+        high = np.inf
     unknown = (float("nan"), float(low), float(high), np.inf, np.inf)
     return Optimum(
         curve.size, *unknown, len(curve.losses), loss, float("nan"), beyond, _ends(curve)

@@ -83,7 +83,10 @@ def checksum(values: Sequence[Value]) -> str:
 
 def read_rows(database: sqlite3.Connection, job: str | None, path: Path) -> Results:
     """Return the trials of a store, or of one job; leave out damaged rows with a warning."""
-    stored = "checksum" if _has_checksums(database) else "NULL"
+    if _has_checksums(database):
+        stored = "checksum"
+    else:
+        stored = "NULL"
     query = f"SELECT {', '.join(COLUMNS)}, {stored} AS checksum FROM trials"
     if job is None:
         rows = database.execute(f"{query} ORDER BY rowid")

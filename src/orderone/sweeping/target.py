@@ -128,7 +128,10 @@ class Target:
 
         Both may be on the meta device. A study with a custom optimizer class needs that class here.
         """
-        chosen = self.optimizer if optimizer is None else optimizer
+        if optimizer is None:
+            chosen = self.optimizer
+        else:
+            chosen = optimizer
         return plan(
             model,
             base=base,
@@ -155,8 +158,14 @@ class Target:
         if not np.isfinite(self.regret):
             return f"{best} cannot be estimated from these trainings"
         low, high = self.grid
-        below = " (the end of the grid)" if self.low == low else ""
-        above = " (the end of the grid)" if self.high == high else ""
+        if self.low == low:
+            below = " (the end of the grid)"
+        else:
+            below = ""
+        if self.high == high:
+            above = " (the end of the grid)"
+        else:
+            above = ""
         expected = f"{best} is expected between {self.low:.3g}{below} and {self.high:.3g}{above}"
         if below or above:
             return f"{expected}; the trainings cannot bound it further"
@@ -250,7 +259,10 @@ def target(
 
 def _forecast(choice: _Choice, k: float, drift: Drift) -> tuple[tuple[float, float], float]:
     """Return the interval of x* after k doublings, and the mean of (x* - x)^2."""
-    moved = 0.0 if choice.source == EXTRAPOLATED else choice.slope * k
+    if choice.source == EXTRAPOLATED:
+        moved = 0.0
+    else:
+        moved = choice.slope * k
     if not k:  # an unknown drift (inf) costs nothing here
         return (choice.x + moved, choice.x + moved), moved**2
     ends = [
@@ -297,7 +309,10 @@ def _extrapolated(largest: Optimum, drift: Drift, size: int, tolerance: float) -
         full, worst = drift.predicted
         certain = drift.verdict == TRANSFERS or _moves(drift, tolerance)
         slope = drift.slope if certain else full
-        which = "measured" if certain else "predicted, since the measured drift is uncertain"
+        if certain:
+            which = "measured"
+        else:
+            which = "predicted, since the measured drift is uncertain"
         why = (
             f"extrapolated by {slope:+z.2f} octaves per doubling ({which}): theory predicts that"
             f" the best lr of {drift.rule} moves by {full:g} to {worst:g}"

@@ -412,7 +412,10 @@ class Transfer:
         """
         size = self._size("forecast", width, depth)
         name = self._rule(rule)
-        amount = None if tokens is None else real(tokens, "tokens", above=0)
+        if tokens is None:
+            amount = None
+        else:
+            amount = real(tokens, "tokens", above=0)
         points: list[Point] = [(None, best) for best in self.optima[name]]
         if amount is not None:
             points = self._points_by_tokens(name)
@@ -606,7 +609,10 @@ def _constants(rows: Frame, names: Sequence[str]) -> dict[str, Scalar]:
     for name in names:
         value = _only(rows, name)
         if value is not None:
-            constants[name] = value if isinstance(value, str) else float(value)
+            if isinstance(value, str):
+                constants[name] = value
+            else:
+                constants[name] = float(value)
     return constants
 
 

@@ -247,7 +247,10 @@ def _prepare(
     forward = world.wrapped(module)
     if optimizer is None:
         assert plan is not None  # `_check` made sure of that
-        fused = fused_options(plan) if world.device.type == "cuda" else {}
+        if world.device.type == "cuda":
+            fused = fused_options(plan)
+        else:
+            fused = {}
         optimizer = plan.optimizer(**fused)
     if plan is not None:
         plan.check(optimizer)

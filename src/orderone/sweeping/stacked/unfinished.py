@@ -57,7 +57,9 @@ def saved_proof(folder: Path | None, trials: Sequence[Trial]) -> Proof | None:
     """Return the proof of the stack that these trials continue; None if they start anew."""
     for _, record in _saved(folder):
         if {trial.key for trial in trials} <= set(record["losses"]):
-            return Proof.read(record["proof"]) if "proof" in record else None
+            if "proof" in record:
+                return Proof.read(record["proof"])
+            return None
     return None
 
 

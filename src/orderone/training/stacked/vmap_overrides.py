@@ -212,7 +212,9 @@ class FastPaths(TorchFunctionMode):
 
     def wrap_tensor(self, leaf: object) -> object:
         """Wrap a leaf of a result if it is a tensor."""
-        return self.wrap(leaf) if isinstance(leaf, Tensor) else leaf
+        if isinstance(leaf, Tensor):
+            return self.wrap(leaf)
+        return leaf
 
     def mapped(self, x: object) -> bool:
         """Return whether this vmap maps `x`."""
