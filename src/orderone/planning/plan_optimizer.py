@@ -13,6 +13,7 @@ from orderone.optimizers.muon import CONVENTION, class_for
 from orderone.optimizers.registry import registered_name
 from orderone.optimizers.table import CLASSES, check_options, class_name, construct, record_named
 from orderone.planning import apply, schedule
+from orderone.planning.optimizer_groups import check_conventions
 from orderone.planning.param_groups import param_groups
 from orderone.planning.plan_row import Row
 
@@ -30,7 +31,7 @@ def make_optimizer(plan: "Plan", model: nn.Module | None, options: Mapping[str, 
         made = _single(plan, model, options)
     check_options(made)
     _must_decay_as_planned(made, plan)
-    schedule.check_conventions(plan, made, model)
+    check_conventions(plan, made, model)
     if plan.user_class is not None and model is None:
         schedule.check(plan, made, None, None)  # its constructor may have made other groups
     if not plan.applied:
