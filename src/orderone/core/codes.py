@@ -271,7 +271,8 @@ PLAN = {
     "needs-loss": (
         "The model returns no loss and no usual loss fits its output. Pass loss=function(output,"
         " batch); or batches as pairs of inputs and targets, which get the cross entropy or the"
-        " mean squared error; or, for a Hugging Face model, labels in the batch."
+        " mean squared error; or, for a model that computes its own loss, batches of keyword"
+        " arguments, with labels for Hugging Face and {'idx': x, 'targets': y} for nanoGPT."
     ),
     "no-residual-branches": (
         "The option depth= scales residual branches, and init='zero-residual' sets their ends to"
