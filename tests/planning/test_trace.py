@@ -320,6 +320,20 @@ def test_a_stream_may_start_at_a_learned_table():
     assert [branch.last for branch in branches] == [("W", "b"), ("W", "b")]
 
 
+def test_a_shift_by_an_adaptive_norm_is_no_branch():
+    """The shift is a part of what scaled an earlier layer, so that y depends on it."""
+
+    def code(m, x, c):
+        y = x
+        first, shift, scale, second = m.ada(F.silu(c)).chunk(4, -1)
+        y = y + block(m, F.layer_norm(y, (4,)) * (1 + first) + second)
+        return y + F.linear(F.layer_norm(y, (4,)) * (1 + scale) + shift, m.C)
+
+    inputs = torch.randn(3, 4), torch.randn(3, 5)
+    branches = traced(code, *inputs, ada=nn.Linear(5, 16), C=(4, 4), **BLOCK).branches
+    assert [branch.last for branch in branches] == [("B", "b"), ("C",)]
+
+
 def elman(m, x):
     """A recurrence whose inputs are projected together."""
     inputs = F.linear(x, m.A)

@@ -250,9 +250,27 @@ class Graph:
                 if start is not None:
                     pairs.append((start, end))
         spans = [pair for pair in pairs if self._inside(*pair)]
-        if len(spans) != 1:
+        if len(spans) != 1 or any(self._modulates(step, *pair) for pair in directions):
             return None
         return spans[0]
+
+    def _modulates(self, step: Step, shift: int, product: int) -> bool:
+        """Return whether a sum is y * scale + shift, where scale and shift are parts of one result.
+
+        The shift is no stream, although y depends on it through earlier layers (adaptive norms).
+        """
+        while self.steps[product].kind == "pass" and len(self.steps[product].parents) == 1:
+            [product] = self.steps[product].parents
+        if self.steps[product].kind != "product":
+            return False
+        size = max(value.tensor.numel() for value in step.flow if value.step == shift)
+        wholes = {index for index, _, _ in self._back([shift], _STREAM)}
+        for factor in self.steps[product].parents:
+            for index, maker, _ in self._back([factor], _STREAM):
+                is_part = any(value.tensor.numel() > size for value in maker.flow)
+                if index in wholes and maker.kind == "pass" and is_part:
+                    return True
+        return False
 
     def _recurrent(self, start: int, end: int) -> set[str]:
         """Return the parameters of a recurrence: its last matrix is used earlier in it, too."""
