@@ -104,6 +104,23 @@ class Denoiser(nn.Module):
         return self.write(torch.relu(self.hidden(self.read(x) + self.label(label))))
 
 
+class Groups(nn.Module):
+    """A residual block with a convolution in groups, and a depthwise one."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1)
+        self.grouped = nn.Conv2d(width, width, 3, padding=1, groups=8)
+        self.depthwise = nn.Conv2d(width, width, 3, padding=1, groups=width)
+        self.back = nn.Conv2d(width, width, 1)
+        self.write = nn.Linear(width, 5)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = x + self.back(self.depthwise(torch.relu(self.grouped(x))))
+        return self.write(x.mean((2, 3)))
+
+
 class Mixture(nn.Module):
     """Experts in bare tensors, whose names do not say so."""
 
@@ -244,6 +261,19 @@ def test_a_matrix_that_reads_data_is_an_embedding_at_every_size(width):
     plan = o1.plan(Denoiser(width), base=Denoiser(BASE), lr=1e-2, inputs=batch, init=init)
     assert plan["read.weight"].base_std == plan["label.weight"].base_std == 0.5
     assert plan["hidden.weight"].base_std == BASE**-0.5
+
+
+@pytest.mark.parametrize("width", [2 * BASE, 8 * BASE])
+def test_a_group_of_channels_is_no_input_of_the_model(width):
+    base = 2 * BASE
+    init = {"default": "fan-in", "embedding": 0.5}
+    rates = {"default": 1e-2, "embedding": 1e-1}
+    batch = torch.randn(2, 3, 6, 6)
+    plan = o1.plan(Groups(width), base=Groups(base), lr=rates, inputs=batch, init=init)
+    assert (plan["stem.weight"].base_std, plan["stem.weight"].lr) == (0.5, 0.1)
+    assert math.isclose(plan["grouped.weight"].base_std, (base / 8 * 9) ** -0.5)
+    assert plan["grouped.weight"].lr <= 1e-2
+    assert math.isclose(plan["depthwise.weight"].base_std, 1 / 3)
 
 
 def test_every_expert_counts_by_itself():

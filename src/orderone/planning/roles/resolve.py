@@ -395,6 +395,9 @@ def _structural_role(evidence: Evidence, widths: set[int], read: set[int], first
     fan_in = _structural_size(evidence, layout.fan_in, read)
     fan_out = _structural_size(evidence, layout.fan_out, widths)
     joined = evidence.reads_data is False and any(_several_times(fan_in, n) for n in widths)
+    # a convolution in groups: each reads a part of a width
+    is_filter = len(evidence.item.shape) > len(layout.fan_in) + len(layout.fan_out) and fan_in > 1
+    joined |= evidence.reads_data is False and is_filter and any(n % fan_in == 0 for n in widths)
     if first or (fan_in not in read and not joined):
         if fan_in == 1:
             return Role.VECTOR
