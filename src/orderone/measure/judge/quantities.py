@@ -211,12 +211,13 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.START,
         "range",
         "the input of a hidden matrix or readout",
-        "of order one, at the start or after the last step. There are two exceptions. First, some"
+        "of order one, at the start or after the last step. There are three exceptions. First, some"
         " networks have a readout (a layer with many inputs and a fixed number of outputs) before"
         " their end: the input of a layer after it may be smaller by n^-1/2, and after two or more"
         " of them by n^-1. Second, an input may consist of a growing part and a fixed number of"
-        " entries (an action, a position): it may shrink at these sizes",
-        ("boundary", "missing alignment"),
+        " entries (an action, a position): it may shrink at these sizes. Third, biases that start"
+        " smaller in large models (as torch draws them) may be most of an output before it",
+        ("boundary", "missing alignment", "dominant"),
         SIZES,
         input_at_start,
     ),
