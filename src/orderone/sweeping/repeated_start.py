@@ -63,7 +63,7 @@ class Start:
 
     @property
     def is_repeated_now(self) -> bool:
-        """Whether the number of trials is 2, 4, 8, ...; or 1, if others have been trained before."""
+        """Whether the number of trials is 2, 4, 8, ..., or 1 if others were trained before."""
         least = 1 if self.is_later else LEAST
         return self.trained >= least and self.trained & (self.trained - 1) == 0
 
