@@ -155,6 +155,29 @@ def test_the_only_whole_trial_that_follows_others_is_begun_again(run, tmp_path, 
     assert "was repeated after 1 trial:" in note
 
 
+PASSES: SimpleQueue[None] = SimpleQueue()
+
+
+class Saturating(Doubling):
+    """Model that acts otherwise after twelve passes of this process, and then always."""
+
+    def __init__(self, width):
+        super().__init__(width, lambda: PASSES.put(None) or PASSES.qsize())
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_later_sweep_is_compared_with_the_first_one_of_the_process(stacked):
+    while not PASSES.empty():
+        PASSES.get()
+    space = {"lr": [0.01, 0.1]}
+    options = {"widths": [8], "base": 8, "steps": STEPS, "device": "cpu", "progress": False}
+    o1.sweep(Saturating, space, data=batch, stacked=False, **options)
+    assert PASSES.qsize() > 12  # from now on, all passes are alike
+    found = o1.sweep(Saturating, space, data=batch, stacked=stacked, **options)
+    [note] = notes_on_state(found)
+    assert "on the example batch before the first training" in note
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float64"])
 def test_models_without_such_state_get_no_note(precision):
     def build(width):
