@@ -1226,6 +1226,12 @@ THEORY: dict[str, str] = {
         " Choose smaller constants C['Q'] and C['K'], or fewer tokens: up to three need no sampling"
         " unless C_Q C_K is large."
     ),
+    "infinite-kernel": (
+        "The variance of an activation is infinite, as that of 1 / x for Gaussian x, or too large"
+        " for a computer's numbers, as that of exp(x) for large constants; norms after it have no"
+        " limit. Or the activation jumps, as sign does: then its tangent kernel is infinite, and"
+        " attention after it has no finite one. Choose another activation, or smaller constants C."
+    ),
     "zero-variance": (
         "A normalization divides by the standard deviation of a point, which is 0 here. Pass"
         " eps=1e-5, as PyTorch does, or remove inputs that are constant or zero."

@@ -24,7 +24,7 @@ from orderone.gallery.s2.denoising_strategies import (
     best_rate,
     search,
 )
-from orderone.gallery.s2.paper_scale import at_scale
+from orderone.gallery.paper_scale import at_scale
 
 WARM = ("#d9534f", "#e8963a")
 COLD = ("#4c78d8", "#38a3a5")  # WARM above and COLD below the best rate, the nearest first

@@ -16,7 +16,7 @@ from orderone.gallery.s2.denoising_strategies import (
     at_the_best,
 )
 from orderone.gallery.s2.figure3 import OPACITIES, layout
-from orderone.gallery.s2.paper_scale import at_scale
+from orderone.gallery.paper_scale import at_scale
 
 DASHES = ("solid", "dash")
 

@@ -8,7 +8,7 @@ from orderone.gallery.s2.compare import difference
 from orderone.gallery.s2.denoising_strategies import COMPARED, GPU, PAPER, SMALL, Settings, larger
 from orderone.gallery.s2.figure3 import layout
 from orderone.gallery.s2.figure4 import DASHES, curves_of
-from orderone.gallery.s2.paper_scale import at_scale
+from orderone.gallery.paper_scale import at_scale
 
 
 def parts(settings: Settings) -> Parts:

@@ -30,7 +30,7 @@ from orderone.theory.activations import Activation
 from orderone.theory.transformer.attention import SPREADS, Errors, attend
 from orderone.theory.transformer.positional import AttentionMap
 from orderone.theory.transformer.sharpness import check_sharpness
-from orderone.theory.transformer.stream import Stream
+from orderone.theory.transformer.stream import Stream, check_tangents, check_variance
 from orderone.theory.transformer.weights import Weights
 
 
@@ -82,6 +82,7 @@ def attention_block(
     `keys` is `normalized` itself, or another stream (encoder-decoder attention, S2 (2.2)-(2.4)).
     `temperature` divides scores.
     """
+    check_tangents((normalized, keys))
     C = weights.C
     strength = C["Q"] * C["K"] / temperature**2
     if qk_norm:
@@ -141,13 +142,14 @@ def mlp_block(stream: Stream, normalized: Stream, phi: Activation, weights: Weig
     C = weights.C
     K = C["W"] * normalized.G
     pair = _averages(phi.pair, K)
+    check_variance(pair)
     if not stream.theta:
         return BlockResult(stream.plus(C["X"] * pair, {}, {}))
     slope = _averages(phi.derivative_pair, K)
     propagated = {}
     for group, kernel in normalized.theta.items():
-        propagated[group] = C["X"] * C["W"] * slope * kernel
-    direct = weights.direct(W=C["X"] * slope * normalized.G, X=pair)
+        propagated[group] = _times(C["X"] * C["W"] * slope, kernel)
+    direct = weights.direct(W=_times(C["X"] * slope, normalized.G), X=pair)
     return BlockResult(stream.plus(C["X"] * pair, propagated, direct))
 
 
@@ -158,15 +160,22 @@ def gated_block(
     C = weights.C
     K = C["W"] * normalized.G
     pair = _averages(phi.pair, K)
+    check_variance(pair)
     branch = K * pair
     if not stream.theta:
         return BlockResult(stream.plus(C["X"] * branch, {}, {}))
     through = K * _averages(phi.derivative_pair, K) + pair
     propagated = {}
     for group, kernel in normalized.theta.items():
-        propagated[group] = C["X"] * C["W"] * through * kernel
-    direct = weights.direct(W=C["X"] * through * normalized.G, X=branch)
+        propagated[group] = _times(C["X"] * C["W"] * through, kernel)
+    direct = weights.direct(W=_times(C["X"] * through, normalized.G), X=branch)
     return BlockResult(stream.plus(C["X"] * branch, propagated, direct))
+
+
+def _times(slope: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """Return the product; the slope of a jump is infinite, but what is 0 stays 0."""
+    with np.errstate(invalid="ignore"):
+        return np.where(kernel == 0, 0.0, slope * kernel)
 
 
 def _averages(average: Callable[..., np.ndarray], K: np.ndarray) -> np.ndarray:
