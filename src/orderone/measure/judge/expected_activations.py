@@ -47,6 +47,7 @@ def change(facts: StudyFacts, name: str, step: int) -> Expected | None:
         ("multipliers of the tensor", facts.multiplied(weight)),
         ("missing alignment, measured", facts.missing_alignment(name)),
         ("inner readouts and fixed entries before it", facts.fading),
+        ("biases before it that start smaller", facts.shrinking_biases(name)),
         ("bottlenecks, where steps follow gradients", facts.small_gradients),
     )
 
@@ -69,6 +70,7 @@ def input_at_start(facts: StudyFacts, name: str, step: int) -> Expected | None:
         start,
         ("order one", 0.0),
         ("inner readouts and fixed entries before it", facts.fading),
+        ("biases before it that start smaller", facts.shrinking_biases(name)),
         ("multipliers of the tensor", facts.multiplied(weight)),
     )
     last = facts.fits(Quantity.INPUT, facts.study.observations.steps).get(name)
