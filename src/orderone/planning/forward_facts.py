@@ -351,12 +351,17 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
 def _with_constants(
     facts: ForwardFacts, small: Trace, large: Trace, same: Mapping[str, str], findings: list[str]
 ) -> ForwardFacts:
-    """Add the constants of the forward code, except those of attention scores."""
+    """Add the constants of the forward code, except those of attention scores.
+
+    A constant that multiplies queries or keys, with their biases, is a part of the scores' scale.
+    """
     assert facts.pair is not None
+    biases = scaled_biases(large)
+    in_scores = facts.scored | {bias for bias, maker in biases.items() if maker in facts.scored}
     return replace(
         facts,
-        powers=powers_by_use(small, large, same, facts.pair, facts.scored, findings),
-        biases=scaled_biases(large),
+        powers=powers_by_use(small, large, same, facts.pair, in_scores, findings),
+        biases=biases,
         constants=constants_of_base(small, large, same),
     )
 
