@@ -74,6 +74,10 @@ class ForwardFacts:
     generated: Mapping[str, float] = field(default_factory=dict)
     # matrices, convolutions and tables that the model's outputs are linear in
     at_output: frozenset[str] = frozenset()
+    # those among them that no other one reads
+    readouts: frozenset[str] = frozenset()
+    # those from which outputs are computed without another one, also by nonlinear functions
+    last_makers: frozenset[str] = frozenset()
     # sizes that products of two activations are summed over, in the small and the large instance
     summed_products: frozenset[tuple[int, int]] = frozenset()
     terms: tuple[ScaledTerm, ...] = ()  # terms of sums that a power of the width multiplies
@@ -327,6 +331,8 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         scored=_scored(large),
         generated=_generated(small, large, same),
         at_output=large.at_output,
+        readouts=large.readouts,
+        last_makers=large.last_makers,
         summed_products=_summed_products(small, large),
         terms=scaled_terms(small, large, pair),
         pair=pair,

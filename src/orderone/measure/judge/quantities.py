@@ -178,7 +178,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         " the output of the model",
         "the product is of order one. So where the activation that the number multiplies is of"
         " order one, the number must not depend on the width. A sum of n products of activations"
-        " counts as n, as training aligns them",
+        " counts as n times one product, because training aligns the products",
         ("exact", "boundary"),
         SIZES,
         judged_in="multipliers.py: multipliers",
