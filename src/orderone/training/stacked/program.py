@@ -172,7 +172,7 @@ class Program:
 
 
 def exchanged(name: str) -> NotStackable:
-    """Return the error for a parameter that a pass has exchanged: the next one takes the old one."""
+    """Return the error for a parameter that a pass has exchanged; the next pass has the old one."""
     return NotStackable(
         f"training puts another parameter in the place of {name}, or removes it, which has no"
         " effect in a stack; trained one after another",
