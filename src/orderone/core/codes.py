@@ -271,7 +271,8 @@ PLAN = {
     "needs-loss": (
         "The model returns no loss and no usual loss fits its output. Pass loss=function(output,"
         " batch); or batches as pairs of inputs and targets, which get the cross entropy or the"
-        " mean squared error; or, for a Hugging Face model, labels in the batch."
+        " mean squared error; or, for a model that computes its own loss, batches of keyword"
+        " arguments, with labels for Hugging Face and {'idx': x, 'targets': y} for nanoGPT."
     ),
     "no-residual-branches": (
         "The option depth= scales residual branches, and init='zero-residual' sets their ends to"
@@ -1224,6 +1225,12 @@ THEORY: dict[str, str] = {
         " message states; if the error is above half of the kernel, the kernel is not returned."
         " Choose smaller constants C['Q'] and C['K'], or fewer tokens: up to three need no sampling"
         " unless C_Q C_K is large."
+    ),
+    "infinite-kernel": (
+        "The variance of an activation is infinite, as that of 1 / x for Gaussian x, or too large"
+        " for a computer's numbers, as that of exp(x) for large constants; norms after it have no"
+        " limit. Or the activation jumps, as sign does: then its tangent kernel is infinite, and"
+        " attention after it has no finite one. Choose another activation, or smaller constants C."
     ),
     "zero-variance": (
         "A normalization divides by the standard deviation of a point, which is 0 here. Pass"

@@ -57,7 +57,10 @@ def compute_example_loss(job: Job, trial: Trial) -> None:
     loss, model = _computed(job, trial)
     if trial.program not in job.examples:
         can_change = has_user_code(model) and model_bytes(model) <= LARGEST
-        job.examples[trial.program] = ExampleLoss(trial, loss) if can_change else None
+        if can_change:
+            job.examples[trial.program] = ExampleLoss(trial, loss)
+        else:
+            job.examples[trial.program] = None
 
 
 def keep_example_loss(job: Job, trial: Trial) -> None:

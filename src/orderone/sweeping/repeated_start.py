@@ -118,7 +118,9 @@ def different_start(start: Start, make: Callable[[Trial], TrainingLoop]) -> str 
     if different is None:
         return None
     module = _different_output(start, again)
-    where = "" if module is None else f"; the output of {module} is the first that differs"
+    where = ""
+    if module is not None:
+        where = f"; the output of {module} is the first that differs"
     trials = "1 trial" if start.trained == 1 else f"{start.trained} trials"
     return f"the trial {start.trial} was repeated after {trials}: {different}{where}"
 
@@ -135,7 +137,10 @@ def _record(
     total = 0.0
     for x in tree_leaves(output):
         if _has_numbers(x):
-            wide = torch.complex128 if x.is_complex() else torch.float64
+            if x.is_complex():
+                wide = torch.complex128
+            else:
+                wide = torch.float64
             total += float(torch.linalg.vector_norm(x.detach(), dtype=wide))
     outputs.append(Output(names[id(module)], type(module).__name__, total))
 

@@ -274,7 +274,10 @@ def _read_space_of(
     fixed: Mapping[str, object],
 ) -> Space:
     """Return the validated space; its optimizer is the one that `build` returns, if it does."""
-    first_optimizer = "adamw" if optimizer is None else optimizer
+    if optimizer is None:
+        first_optimizer = "adamw"
+    else:
+        first_optimizer = optimizer
     read = read_space(space, widths, depths, rule, first_optimizer, fixed)
     check_build(build, list(read.sizes), read.arguments)
     built_kind = _built_optimizer(build, read)
