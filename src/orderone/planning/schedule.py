@@ -60,9 +60,8 @@ def check(
     check_conventions(plan, optimizer)
     wanted = _wanted(plan, optimizer)
     scheduler = unwrapped(scheduler)
-    own = (optimizer, getattr(optimizer, "optimizer", None))  # inside the wrapper of Accelerate
-    if scheduler is not None and all(_inner(scheduler) is not known for known in own):
-        raise InputError("scheduler: it belongs to another optimizer", argument="scheduler")
+    if scheduler is not None:
+        _must_belong(optimizer, scheduler)
     if not is_proportional(rates := _rates(optimizer), wanted):
         message = _message("before the first step", rates, wanted, scheduler)
         raise BrokenRatios(message, "broken-ratios", argument="optimizer")
@@ -97,6 +96,7 @@ def unwrapped(scheduler: Any) -> Any:
 
 def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
     """Raise BrokenRatios if the scheduler changes the initial ratios of the optimizer."""
+    _must_belong(optimizer, scheduler)
     wanted: list[float] = []
     for group in optimizer.param_groups:
         wanted.append(float(group.get("initial_lr", group["lr"])))
@@ -271,8 +271,24 @@ def _as_tuple(value: object) -> tuple[Any, ...]:
     return (value,)
 
 
-def _inner(scheduler: Any) -> Optimizer | None:
-    return getattr(scheduler, "optimizer", None)
+def _must_belong(optimizer: Optimizer, scheduler: Any) -> None:
+    """Raise an InputError if the scheduler changes the learning rates of another optimizer."""
+    changed = _layers(getattr(scheduler, "optimizer", None))
+    if all(layer is not other for layer in _layers(optimizer) for other in changed):
+        raise InputError(
+            "scheduler: it belongs to another optimizer, so that the learning rates of the plan"
+            " would not follow it; make it from the optimizer that is trained with",
+            argument="scheduler",
+        )
+
+
+def _layers(optimizer: Any) -> list[Any]:
+    """Return an optimizer and those inside it: Accelerate and DeepSpeed wrap optimizers."""
+    layers: list[Any] = []
+    while optimizer is not None and all(optimizer is not layer for layer in layers):
+        layers.append(optimizer)
+        optimizer = getattr(optimizer, "optimizer", None)
+    return layers
 
 
 def _rates(optimizer: Optimizer) -> list[float]:
