@@ -340,5 +340,7 @@ def test_infinite_tangent_kernels_do_not_pass_through_attention(settings):
     assert np.isfinite(model.output_kernel(np.eye(2))).all()
     with refuses("infinite-kernel", argument="activation"):
         model.ntk(np.eye(2))
-    without = theory.Transformer("M", np.sign).predict(np.eye(2), rates={"W": 0, "patch": 0, "PE": 0})
+    without = theory.Transformer("M", np.sign).predict(
+        np.eye(2), rates={"W": 0, "patch": 0, "PE": 0}
+    )
     assert np.isfinite(without.ntk[-1]).all()

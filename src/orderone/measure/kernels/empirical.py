@@ -32,9 +32,9 @@ from orderone.measure.kernels.jacobians import (
     Size,
 )
 from orderone.measure.kernels.products import ntk_by_products, products_agree
+from orderone.measure.kernels.stored_tensors import without_new_tensors
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import draws_randomly
-from orderone.measure.kernels.stored_tensors import without_new_tensors
 from orderone.observe.inventory import unwrap
 from orderone.observe.recomputed import without_recomputation
 from orderone.observe.trace import undisturbed

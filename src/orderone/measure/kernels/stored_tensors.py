@@ -73,4 +73,3 @@ def _refill(container: Any, contents: Any) -> None:
         container.extend(contents)
     else:
         container.update(contents)
-
