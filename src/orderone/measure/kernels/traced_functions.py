@@ -17,6 +17,7 @@ from orderone.measure.kernels.random_weights import MOST_CHANGE, MOST_KURTOSIS, 
 from orderone.measure.kernels.traced_call import Call
 from orderone.measure.kernels.traced_values import (
     Narrow,
+    Node,
     Origin,
     Value,
     after,
@@ -97,14 +98,7 @@ def _composed(
     source = x.source
     if result.shape != x.tensor.shape:
         return None
-    if not source.node.neurons.gaussian:
-        raise InputError(
-            "its argument is not Gaussian; only the output of a layer with weights is. The argument"
-            " is an input, or it follows another function, such as the sum after a residual block"
-            " whose skip path has passed an activation",
-            "needs-dense-layer",
-            argument="model",
-        )
+    _check_argument(source.node)
 
     def function(values: Tensor) -> Tensor:
         def swap(leaf: object) -> object:
@@ -130,6 +124,18 @@ def _composed(
     node = source.node.then(layer)
     origin = Origin(source.node, function)
     return Value(result, node, x.labels, x.channels, x.features, None, origin)
+
+
+def _check_argument(node: Node) -> None:
+    """Raise an InputError if a function of these neurons is not one of Gaussian numbers."""
+    if not node.neurons.gaussian:
+        raise InputError(
+            "its argument is not Gaussian; only the output of a layer with weights is. The argument"
+            " is an input, or it follows another function, such as the sum after a residual block"
+            " whose skip path has passed an activation",
+            "needs-dense-layer",
+            argument="model",
+        )
 
 
 def _jumps(phi: Jumping) -> InputError:

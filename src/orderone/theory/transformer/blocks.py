@@ -47,6 +47,24 @@ class BlockResult:
     head_variance: np.ndarray | None = None
 
 
+def _direct(
+    weights: Weights, through_scores: np.ndarray, value: np.ndarray, qk_norm: bool
+) -> dict[str, np.ndarray]:
+    """Return the contributions of the weights of attention to the tangent kernel."""
+    C = weights.C
+    of_queries = C["K"]
+    of_keys = C["Q"]
+    if qk_norm:  # queries and keys have the length 1, whatever their constants
+        of_queries = 1 / C["Q"]
+        of_keys = 1 / C["K"]
+    return weights.direct(
+        Q=of_queries * through_scores,
+        K=of_keys * through_scores,
+        V=C["U"] * value,
+        U=C["V"] * value,
+    )
+
+
 def attention_block(
     stream: Stream,
     normalized: Stream,
@@ -76,12 +94,7 @@ def attention_block(
     direct = {}
     if stream.theta:
         through_scores = both / temperature**2 * normalized.G * attended.bend
-        direct = weights.direct(
-            Q=(1 / C["Q"] if qk_norm else C["K"]) * through_scores,
-            K=(1 / C["K"] if qk_norm else C["Q"]) * through_scores,
-            V=C["U"] * attended.value,
-            U=C["V"] * attended.value,
-        )
+        direct = _direct(weights, through_scores, attended.value, qk_norm)
     after = stream.plus(both * attended.value, propagated, direct)
     theta_error = _theta_error(after, attended.errors, weights, qk_norm, temperature)
     check_sharpness(theta_error, strength)
