@@ -123,8 +123,13 @@ def test_a_batch_without_labels(verb, argument):
         verb(Tokens, {"input_ids": IDS})
 
 
-class LikeNanoGPT(Tokens):
+class LikeNanoGPT(nn.Module):
     """Logits of the last token alone without targets, and a pair of logits and loss with them."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        tokens = Tokens(width)
+        self.embedding, self.hidden, self.head = tokens.embedding, tokens.hidden, tokens.head
 
     def forward(self, idx, targets=None):
         logits = self.head(self.hidden(self.embedding(idx)).relu())

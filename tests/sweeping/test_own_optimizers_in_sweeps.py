@@ -133,7 +133,7 @@ class ThreeBetas(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "weight_decay": 0.0, "betas": betas, "eps": eps})
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure=None):  # type: ignore[override]
         for group in self.param_groups:
             for p in group["params"]:
                 p.sub_(group["lr"] * p.grad.sign())

@@ -381,9 +381,11 @@ def test_queries_and_keys_are_named_before_the_scores_that_they_make_wrong(proje
         def __init__(self, width: int):
             super().__init__(width)
             factor = torch.tensor((width / WIDTHS[0]) ** power)
-            self.get_submodule(projection).register_forward_hook(
-                lambda module, inputs, output: output * factor
-            )
+
+            def multiply(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+                return output * factor
+
+            self.get_submodule(projection).register_forward_hook(multiply)
 
     fails(check(adam(Multiplied)), "attention-not-scaled", f"the output of module '{projection}'")
 
