@@ -70,7 +70,10 @@ def roles_at_all_sizes(
 def _structure(tensors: Sequence[Evidence]) -> dict[str, Role]:
     named: list[Evidence] = []
     for evidence in tensors:
-        named.append(replace(evidence, named=named_layouts(evidence.item)))
+        layouts = named_layouts(evidence.item)
+        if layouts != evidence.named:
+            evidence = replace(evidence, named=layouts)
+        named.append(evidence)
     roles = structural_roles(with_parts(named))
     for evidence in tensors:
         if learned_table(evidence) is not None:
@@ -135,7 +138,9 @@ def with_parts(tensors: Sequence[Evidence]) -> list[Evidence]:
         if not part and len(evidence.item.shape) == 1:
             # a vector as long as a matrix of the same module is its bias
             part = bias_parts.get((evidence.item.places[0].module, evidence.item.shape[0]))
-        result.append(replace(evidence, part=part))
+        if part != evidence.part:
+            evidence = replace(evidence, part=part)
+        result.append(evidence)
     return result
 
 
