@@ -1,11 +1,13 @@
 """Report known vulnerabilities of the locked dependencies: `python .ci/audit.py PIP_AUDIT`.
 
-Skipped with a message where pip-audit is not installed or its service does not answer.
+Skipped with a message where pip-audit is not installed, or its service does not answer or knows
+none of the packages. Packages that it does not know are named, and do not count as audited.
 """
 
 import json
 import subprocess
 import sys
+from typing import Any
 
 
 def main(program: str) -> int:
@@ -21,12 +23,26 @@ def main(program: str) -> int:
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError):
         print("audit: skipped, since the service of pip-audit does not answer")
         return 0
+    return report(packages)
+
+
+def report(packages: list[dict[str, Any]]) -> int:
+    """Print what the service says of the packages; return 1 if it knows a vulnerability."""
     found = 0
+    unknown: list[str] = []
     for package in packages:
+        if "skip_reason" in package:
+            unknown.append(package["name"])
         for vulnerability in package.get("vulns", ()):
             found += 1
             print(f"audit: {package['name']} {package['version']}: {vulnerability['id']}")
-    print(f"audit: {len(packages)} packages, {found} known vulnerabilities")
+    audited = len(packages) - len(unknown)
+    if audited == 0:
+        print(f"audit: skipped, since the service knows none of the {len(packages)} packages")
+        return 0
+    print(f"audit: {audited} packages, {found} known vulnerabilities")
+    if unknown:
+        print(f"audit: not looked up, since the service does not know them: {', '.join(unknown)}")
     return int(found > 0)
 
 

@@ -44,7 +44,7 @@ def lines():
     return s1_figure7.curves(SEVEN.scales["gpu"])
 
 
-def panel(lines, law, keep=1.0, seed=0, best=0.95):
+def panel(lines, law, keep=1.0, seed=0, best=0.95, steps=3000):
     """A map whose boundary is law(xi1, xi2), with some noise."""
     own = lines[np.isclose(lines.keep, keep)].set_index("weight_var")
     noise = np.random.default_rng(seed)
@@ -58,13 +58,13 @@ def panel(lines, law, keep=1.0, seed=0, best=0.95):
             rows.append((weight_var, 0, depth, accuracy))
     frame = pd.DataFrame(rows, columns=["weight_var", "seed", "depth", "accuracy"])
     early = frame.assign(step=10, accuracy=0.1)  # what comes before the end does not count
-    return pd.concat([early, frame.assign(step=20)]).assign(keep=keep)
+    return pd.concat([early, frame.assign(step=steps)]).assign(keep=keep)
 
 
 def theory_of(lines):
     return {
         "theory": lines,
-        "captions": pd.DataFrame({"letter": list("afx"), "caption": "made up"}),
+        "captions": pd.DataFrame({"letter": list("afe"), "caption": "made up"}),
     }
 
 
@@ -101,10 +101,17 @@ def test_the_claim_of_figure_7_can_hold(lines):
     ],
 )
 def test_each_claim_of_figure_7_can_fail(lines, law, keep, claim, holds):
-    records = {"panel x": panel(lines, law, keep)} | theory_of(lines)
+    records = {"panel e": panel(lines, law, keep)} | theory_of(lines)
     (found,) = [value for name, value in told(SEVEN.judge(records)).items() if claim in name]
     assert found is holds
     drawn(SEVEN, records)
+
+
+def test_panels_with_fewer_updates_than_in_the_paper_decide_nothing(lines):
+    records = {"panel e": panel(lines, CLAIMED, 0.95, steps=2999)} | theory_of(lines)
+    found = SEVEN.judge(records)
+    assert {f.holds for f in found} == {None}
+    assert all("holds here, after 2,999 of the paper's 3,000 updates" in f.numbers for f in found)
 
 
 def test_a_boundary_is_between_the_depths_where_accuracy_falls():
@@ -149,7 +156,7 @@ def test_a_wide_interval_does_not_tell_the_constant():
 
 @pytest.mark.parametrize("spoiled", [{"accuracy": np.nan}, {"accuracy": np.inf}, {"accuracy": 0.1}])
 def test_nothing_is_said_of_maps_where_nothing_was_learned(lines, spoiled):
-    records = {"panel x": panel(lines, CLAIMED, 0.95).assign(**spoiled)} | theory_of(lines)
+    records = {"panel e": panel(lines, CLAIMED, 0.95).assign(**spoiled)} | theory_of(lines)
     assert {f.holds for f in SEVEN.judge(records)} == {None}
     assert "nan" not in drawn(SEVEN, records)[1].alt
 
@@ -185,7 +192,7 @@ def steps_to(panel, beta, slower=1.0, gamma=0.0, seed=0, slope=0.35):
             tau *= slower if depth == panel.longer else 1
             rows.append((rate, 0, depth, depth == panel.longer, tau if tau < 1000 else np.nan, 0.3))
     frame = pd.DataFrame(rows, columns=["rate", "seed", "depth", "longer", "tau", "best"])
-    return frame.assign(keep=panel.keep, claimed=panel.claimed)
+    return frame.assign(keep=panel.keep, claimed=panel.claimed, width=400, batch=1000)
 
 
 def six(beta_a=1.0, beta_b=0.0, slower=3.0, gamma=0.0, gamma_b=0.0, lost=False):
@@ -230,6 +237,16 @@ def test_each_claim_of_figure_6_can_fail(options, claim):
     records = six(**options)
     assert [f.holds for f in SIX.judge(records) if f.claim.startswith(claim)] == [False]
     drawn(SIX, records)
+
+
+@pytest.mark.parametrize("smaller", [{"width": 399}, {"batch": 999}])
+def test_smaller_networks_or_batches_decide_nothing_about_figure_6(smaller):
+    for beta_a, word in ((1.0, "holds here"), (0.0, "does not hold here")):
+        records = six(beta_a=beta_a)
+        records["panel a"] = records["panel a"].assign(**smaller)
+        found = [f for f in SIX.judge(records) if f.claim.startswith("(a)")]
+        assert {f.holds for f in found} == {None}
+        assert word in found[0].numbers
 
 
 def test_depths_that_do_not_learn_are_named():

@@ -123,6 +123,29 @@ def test_a_batch_without_labels(verb, argument):
         verb(Tokens, {"input_ids": IDS})
 
 
+class LikeNanoGPT(nn.Module):
+    """Logits of the last token alone without targets, and a pair of logits and loss with them."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        tokens = Tokens(width)
+        self.embedding, self.hidden, self.head = tokens.embedding, tokens.hidden, tokens.head
+
+    def forward(self, idx, targets=None):
+        logits = self.head(self.hidden(self.embedding(idx)).relu())
+        if targets is None:
+            return logits[:, [-1]], None
+        return logits, nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+@pytest.mark.parametrize(("verb", "argument"), TRAINING)
+def test_a_model_that_computes_its_own_loss_says_how_to_pass_targets(verb, argument):
+    with refuses("needs-loss", argument="loss") as caught:
+        verb(LikeNanoGPT, (IDS, IDS))
+    assert "{'idx': inputs, 'targets': targets}" in str(caught.value)
+    verb(LikeNanoGPT, {"idx": IDS, "targets": IDS})
+
+
 def test_a_pair_is_no_example_batch():
     with refuses("batch-not-accepted", argument="inputs"):
         plan(classifier, (X, Y))

@@ -41,6 +41,10 @@ def test_the_gauge_of_a_tied_readout_is_explained():
     assert "norm.weight (gauge)" in norm["cause"]
     assert norm["cause"] in " ".join(str(r).split())
 
+    readout = rows[(rows["module"] == "head") & (rows["quantity"] == "input")].iloc[0]
+    assert readout["predicted"] == -1  # the multiplier comes before the readout
+    assert readout["verdict"] == "PASS"
+
     others = rows[(rows["verdict"] == "PASS") & (rows["module"] == "hidden")]
     assert list(others["cause"]) == [""] * len(others)
     assert "\n" not in repr(r)

@@ -142,9 +142,7 @@ def test_a_pattern_that_matches_another_tensor_is_refused():
         export = plan.export(target)
         model = Named(export.names)
         export._must_match(model)
-        wrapped = Named(f"module.{name}" for name in export.names)
-        if target == "megatron":
-            export._must_match(wrapped)
+        export._must_match(Named(f"module.{name}" for name in export.names))
         layer = next(name for name in export.names if ".0." in name)
         other = Named([*export.names, layer.replace(".0.", ".0.inner.")])
         with refuses("invalid-argument", argument="model"):
@@ -233,6 +231,38 @@ def test_patterns_match_names_inside_wrappers():
     layer = plan.export("huggingface")
     wrapped = nn.DataParallel(planned_models.model("llama"))
     assert len(layer.build(wrapped)) == len(plan.param_groups())  # pyright: ignore[reportArgumentType]
+
+
+# parts in front of all names: DDP, DDP of a compiled model, a compiled DDP
+OUTER = ["module.", "module._orig_mod.", "_orig_mod.module."]
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "megatron", "nemo", "olmo-core"])
+@pytest.mark.parametrize("name", planned_models.NAMES)
+def test_patterns_match_names_behind_what_wrappers_add(name, target):
+    """NeMo's DDP and compilation, and the DDP of OLMo-core: no error, but other settings."""
+    names = "as-is" if target == "olmo-core" and name == "gpt2" else None
+    export = planned_models.plan(name).export(target, allow_loss="eps", names=names)
+    for outer in OUTER if target != "megatron" else ["module.", "module.module."]:
+        found = export.settings([outer + name for name in export.names])
+        assert {name.removeprefix(outer): v for name, v in found.items()} == export.settings()
+        export._must_match(Named(outer + name for name in export.names))
+
+
+def test_parts_in_front_are_not_confused_with_modules_of_the_model():
+    names = ["module.a.weight", "a.weight", "_b.weight", "b.weight"]
+    for wanted in ([name] for name in names):
+        pattern = regex(wanted, names, wrapped=True)
+        assert [name for name in names if re.search(pattern, name)] == wanted
+        starred = globs(wanted, names, anywhere=True)
+        assert [name for name in names if fnmatchcase(name, starred[0])] == wanted
+
+
+def test_a_model_whose_names_get_default_settings_is_refused():
+    """NeMo logs a pattern that matches nothing, and trains with the settings of the optimizer."""
+    export = planned_models.plan("llama").export("nemo", allow_loss="eps")
+    with refuses("invalid-argument", argument="model"):
+        export._must_match(Named(f"other.{name}" for name in export.names))
 
 
 def test_numbers_of_layers_in_patterns_have_a_note_where_stages_count_them():

@@ -569,3 +569,45 @@ def test_depth_left_out_is_another_network():
     start_from(plan, model, {"readout.weight": 1 / M_N})
     optimizer = torch.optim.AdamW(completep(model.named_parameters(), 1))
     assert not torch.allclose(run(plan, "text"), trajectory(model, optimizer, "text"), rtol=1e-6)
+
+
+# --- scores that are divided by the root of the head size -----------------------------------------
+
+
+class Scored(nn.Module):
+    """Attention with heads that grow; the same function wherever the code divides."""
+
+    def __init__(self, width: int, place: str):
+        super().__init__()
+        self.embedding = nn.Linear(FEATURES, width)
+        self.queries = nn.Linear(width, width)
+        self.keys = nn.Linear(width, width)
+        self.values = nn.Linear(width, width)
+        self.readout = nn.Linear(width, CLASSES)
+        self.place = place
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.embedding(x))
+        factor = (x.shape[-1] / 2) ** -0.5
+        q, k, v = self.queries(x), self.keys(x), self.values(x)
+        if self.place == "queries":
+            q = q * factor
+        if self.place == "keys":
+            k = k * factor
+        q, k, v = (y.unflatten(-1, (2, -1)).transpose(1, 2) for y in (q, k, v))
+        scores = q @ k.mT
+        if self.place == "scores":
+            scores = scores * factor
+        return self.readout((scores.softmax(-1) @ v).transpose(1, 2).flatten(-2).mean(1))
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("place", ["queries", "keys"])
+def test_scores_may_be_divided_before_or_after_the_product(place, name):
+    x = torch.randn(BATCH, 4, FEATURES)
+    factors: dict[str, dict[str, Any]] = {}
+    for where in ("scores", place):
+        plan = o1.plan(Scored(16, where), base=Scored(8, where), optimizer=name, lr=LR, inputs=x)
+        factors[where] = {row.name: row.factors for row in plan.rows}
+    assert factors["scores"]["queries.bias"].std == pytest.approx(0.5**0.5)
+    assert factors[place] == factors["scores"]

@@ -565,3 +565,13 @@ def test_layers_with_leading_zeros_grow_in_depth():
 
     plan = o1.plan(build(32, 12), base=build(8, 4), lr=1.0, probe=False)
     assert {row.depth for row in plan.rows if row.name.startswith("1.")} == {3.0}
+
+
+@pytest.mark.parametrize(("name", "suggested"), [("2.wieght", True), ("transformer", False)])
+def test_unknown_tensor_is_named_with_the_nearest_one(name, suggested):
+    """A plan is used like a mapping, so that a name with a typing error is a KeyError."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    base = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(KeyError) as caught:
+        o1.plan(model, base=base, lr=1e-2)[name]
+    assert ("'2.weight'" in str(caught.value)) is suggested

@@ -140,6 +140,26 @@ def test_transposed_and_grouped_convolutions_have_outputs_of_order_one():
         assert 0.7 < x[..., 4:-4, 4:-4].std() < 1.3
 
 
+def test_fan_out_of_a_convolution_counts_the_outputs_of_one_input():
+    """As in Glorot & Bengio: the size of gradients follows from it."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.Conv2d(32, 32, 3, padding=1),
+        nn.Conv2d(32, 64, 4, stride=4),
+        nn.Conv2d(64, 64, 5, padding=2, groups=64),
+        nn.Conv2d(64, 64, 3, padding=1, groups=4),
+        nn.ConvTranspose2d(64, 32, 4, stride=2, groups=2),
+    )
+    plan = o1.plan(model, base=model, init="xavier", probe=False)
+    fans = [(27, 288), (288, 288), (512, 64), (25, 25), (144, 144), (128, 256)]
+    for k, (fan_in, fan_out) in enumerate(fans):
+        assert math.isclose(plan[f"{k}.weight"].base_std, (2 / (fan_in + fan_out)) ** 0.5)
+    plan.apply()
+    hand = torch.empty_like(model[1].weight)
+    torch.nn.init.xavier_normal_(hand)
+    assert math.isclose(float(model[1].weight.detach().std()), float(hand.std()), rel_tol=0.03)
+
+
 def test_constants_of_the_forward_code_count():
     sizes = {}
     for name in ("gemma", "t5"):

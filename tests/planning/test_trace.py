@@ -236,6 +236,26 @@ def test_multihead_attention(weights):
     assert result.uses["a.in_proj_weight"] == use("matrix", 1)
 
 
+# readouts
+
+
+def test_readouts_are_makers_of_outputs_that_nothing_else_reads():
+    def code(m, x):
+        h = F.relu(x @ m.A)
+        code = h @ m.mean  # returned, and read by the decoder
+        heads = h @ m.first, torch.tanh(h @ m.second)
+        weights = torch.softmax(h @ m.score, 0)
+        return code, *heads, (weights * h).sum(0) @ m.third, F.relu(code @ m.decoder).sum()
+
+    parts = {"A": (4, 6), "mean": (6, 2), "first": (6, 3), "second": (6, 3)}
+    more = {"score": (6, 1), "third": (6, 3), "decoder": (2, 5)}
+    result = traced(code, **parts, **more)
+    assert result.readouts == {"first", "third"}
+    assert result.at_output == {"mean", "first", "third"}
+    # behind a nonlinearity, and in a loss
+    assert result.last_makers == {"mean", "first", "second", "third", "decoder"}
+
+
 # branches
 
 
@@ -283,6 +303,35 @@ def test_parallel_branches():
     assert traced(lambda m, x: (x @ m.A + x @ m.B) + x, **sides).branches == (
         Branch(("B", "A"), ("A", "B")),
     )
+
+
+def test_a_stream_may_start_at_a_learned_table():
+    """Latents that read the data: the first branch is added to the table itself."""
+
+    def code(m, x):
+        y = m.latents.expand(3, -1, -1)
+        for _ in range(2):
+            scores = m.q(y) @ x[:, :, None]
+            y = y + F.linear(torch.softmax(scores, 1) * x[:, None], m.W, m.b)
+        return y
+
+    parts = {"latents": (5, 4), "q": nn.Linear(4, 4), "W": (4, 4), "b": (4,)}
+    branches = traced(code, **parts).branches
+    assert [branch.last for branch in branches] == [("W", "b"), ("W", "b")]
+
+
+def test_a_shift_by_an_adaptive_norm_is_no_branch():
+    """The shift is a part of what scaled an earlier layer, so that y depends on it."""
+
+    def code(m, x, c):
+        y = x
+        first, shift, scale, second = m.ada(F.silu(c)).chunk(4, -1)
+        y = y + block(m, F.layer_norm(y, (4,)) * (1 + first) + second)
+        return y + F.linear(F.layer_norm(y, (4,)) * (1 + scale) + shift, m.C)
+
+    inputs = torch.randn(3, 4), torch.randn(3, 5)
+    branches = traced(code, *inputs, ada=nn.Linear(5, 16), C=(4, 4), **BLOCK).branches
+    assert [branch.last for branch in branches] == [("B", "b"), ("C",)]
 
 
 def elman(m, x):

@@ -78,6 +78,20 @@ def test_the_axis_of_best_rates_contains_ordinary_intervals(tmp_path):
             assert low < 2.0**optimum.low < 2.0**optimum.high < high
 
 
+@pytest.mark.parametrize(("best", "symbol"), [(-20.0, "down"), (20.0, "up")])
+def test_optima_outside_of_the_grid_are_triangles_at_its_end(best, symbol, tmp_path):
+    """The figure was empty, and its axis went from 0.1 to 10,000."""
+    t = Transfer.from_frame(sweep(best=best))
+    low, high = rates_axis(t, tmp_path)
+    page = (tmp_path / "a.html").read_text()
+    _, drift, *_ = json.loads(re.findall(r'id="data">(.*?)</script>', page, flags=re.S)[0])
+    (triangles,) = drift["data"]
+    end = 2.0 ** t.curves["mup"][0].x[0 if symbol == "down" else -1]
+    assert triangles["y"] == pytest.approx([end] * len(t.optima["mup"]))
+    assert set(triangles["marker"]["symbol"]) == {f"triangle-{symbol}-open"}
+    assert low < end < high < 5 * low
+
+
 def test_rules_have_the_same_colours_with_and_without_others(tmp_path):
     def colours(frame: pd.DataFrame) -> dict[str, str]:
         page = write_transfer(Transfer.from_frame(frame), tmp_path / "a.html").read_text()

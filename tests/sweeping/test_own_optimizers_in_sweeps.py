@@ -126,6 +126,27 @@ class Counter(torch.optim.SGD):
                 p.sub_(group["lr"] / group["count"] * p.grad)
 
 
+class ThreeBetas(torch.optim.Optimizer):
+    """Signs of gradients, with settings of other lengths than those of Adam."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.95, 0.99), eps=(1e-8, 1e-6, 1e-4)):
+        super().__init__(params, {"lr": lr, "weight_decay": 0.0, "betas": betas, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure=None):  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.grad.sign())
+
+
+def test_three_betas_are_no_failure_of_the_stack():
+    with forgotten():
+        o1.optimizers.register(ThreeBetas, "sign")
+        (note,) = o1.sweep(mlp, optimizer=ThreeBetas, **SETTINGS).notes
+    assert "[optimizer-not-stackable]" in note
+    assert "ThreeBetas has no stacked form" in note
+
+
 def test_betas_that_a_trial_does_not_set_have_the_default_of_the_class():
     settings = {"beta1": 0.7}
     assert optimizer_options("adamw", settings, OtherBetas)["betas"] == (0.7, 0.9)

@@ -109,6 +109,75 @@ def test_state_that_changes_random_draws_only_is_named():
     assert "other random numbers" in note
 
 
+class Scenario:
+    """Sweeps whose models act otherwise from a certain pass on, counted by a queue."""
+
+    def __init__(self, late):
+        self.queue = SimpleQueue()
+        self.late = late
+
+    def count(self):
+        self.queue.put(None)
+        return self.queue.qsize()
+
+    def sweep(self, **options):
+        return sweep(lambda width: Doubling(width, self.count, self.late), name="net", **options)
+
+
+def after_an_interruption(scenario, tmp_path, monkeypatch):
+    """Interrupt the first trial, continue it, and train the second one."""
+
+    def data(step, seed):
+        if step == 3:
+            monkeypatch.setattr(interrupts, "pending", lambda: True)
+        return batch(step, seed)
+
+    options = {"store": tmp_path / f"{scenario.late}.db", "checkpoint_seconds": 0.0}
+    with pytest.raises(KeyboardInterrupt):
+        scenario.sweep(data=Source("signs", data), **options)
+    monkeypatch.undo()
+    return scenario.sweep(data=Source("signs", batch), **options)
+
+
+def after_another_sweep(scenario, tmp_path, monkeypatch):
+    """Train one trial in a process that has trained another one in a sweep before."""
+    scenario.sweep(seeds=1)
+    return scenario.sweep(seeds=1)
+
+
+@pytest.mark.parametrize("run", [after_an_interruption, after_another_sweep])
+def test_the_only_whole_trial_that_follows_others_is_begun_again(run, tmp_path, monkeypatch):
+    quiet = Scenario(late=10**6)
+    assert not notes_on_state(run(quiet, tmp_path, monkeypatch))
+    in_the_last_trial = quiet.queue.qsize() - 4
+    found = run(Scenario(in_the_last_trial), tmp_path, monkeypatch)
+    [note] = notes_on_state(found)
+    assert "was repeated after 1 trial:" in note
+
+
+PASSES: SimpleQueue[None] = SimpleQueue()
+
+
+class Saturating(Doubling):
+    """Model that acts otherwise after twelve passes of this process, and then always."""
+
+    def __init__(self, width):
+        super().__init__(width, lambda: PASSES.put(None) or PASSES.qsize())
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_later_sweep_is_compared_with_the_first_one_of_the_process(stacked):
+    while not PASSES.empty():
+        PASSES.get()
+    space = {"lr": [0.01, 0.1]}
+    options = {"widths": [8], "base": 8, "steps": STEPS, "device": "cpu", "progress": False}
+    o1.sweep(Saturating, space, data=batch, stacked=False, **options)
+    assert PASSES.qsize() > 12  # from now on, all passes are alike
+    found = o1.sweep(Saturating, space, data=batch, stacked=stacked, **options)
+    [note] = notes_on_state(found)
+    assert "on the example batch before the first training" in note
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float64"])
 def test_models_without_such_state_get_no_note(precision):
     def build(width):

@@ -3,6 +3,7 @@
 from fractions import Fraction as F
 from typing import Any
 
+import numpy as np
 import pytest
 from support.errors import refuses
 
@@ -147,5 +148,7 @@ def test_bad_laws():
             shampoo(power)
     with refuses("invalid-argument", argument="fan_in"):
         UpdateLaw(fan_in=F(1, 2))
+    with refuses("wrong-type", argument="spectral"):
+        UpdateLaw(fan_in=F(1, 2), spectral=np.zeros(2))  # type: ignore[arg-type]
     with refuses("unknown-name", argument="optimizer"):
         max_lr(rules.get("mup"), "shampoo-1/3")

@@ -39,6 +39,16 @@ def checkpointed(name):
     return re.sub(r"((?:layers|blocks|h)\.\d+)", r"\1._checkpoint_wrapped_module", name)
 
 
+def parallel(name):
+    """Return a name as DDP, and the DDP of OLMo-core, change it."""
+    return f"module.{name}"
+
+
+def compiled(name):
+    """Return a name as torch.compile of a DDP model changes it."""
+    return f"_orig_mod.module.{name}"
+
+
 def compare(groups, names, expected, lr="lr", decay=lambda group: group["weight_decay"]):
     seen = []
     for group in groups:
@@ -84,6 +94,17 @@ def test_olmo_core(name, wrapped):
     assert factors == pytest.approx([factors[0]] * len(factors))
 
 
+@pytest.mark.parametrize("name", planned_models.NAMES)
+def test_olmo_core_with_its_own_ddp(name):
+    """It adds `module.` to all names, and goes on if patterns match nothing."""
+    module = pytest.importorskip("olmo_core.optim")
+    export, model, names, expected = exported(name, "olmo-core", parallel)
+    config = module.OLMoDDPOptimizerConfig(group_overrides=export.build(model))
+    groups = config.build_groups([model], strict=False)
+    torch_groups = [{**g, "params": list(g.pop("named_params").values())} for g in groups]
+    compare(torch_groups, names, expected)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "lion"])
 def test_other_optimizers_of_olmo_core(optimizer):
     """Its configurations have different fields: that of Adam has no weight decay."""
@@ -101,7 +122,7 @@ def test_other_optimizers_of_olmo_core(optimizer):
                 assert group[setting] == expected[id(p)][setting]
 
 
-@pytest.mark.parametrize("wrapped", [str, checkpointed])
+@pytest.mark.parametrize("wrapped", [str, checkpointed, parallel, compiled])
 @pytest.mark.parametrize("name", planned_models.NAMES)
 def test_nemo(name, wrapped):
     module = pytest.importorskip("nemo_automodel.components.optim.optimizer")

@@ -186,11 +186,11 @@ def sweep(
         sampler: grid, random, tpe or cmaes.
         trials: Number of points for every rule and size, with a sampler other than grid.
         pruner: Stop poor trials early: median or halving. Default: no pruning.
-        tune: The only value is `start`. Instead of a study of transfer, search for better
-            constants that a rule leaves free: initial sizes and learning rates of embedding and
-            readout, and the temperature of attention. Models of the smallest width train with
-            random values of them (--trials, 24 by default), and the best values are compared
-            with the original ones on new seeds.
+        tune: The only value is `start`. Instead of studying transfer, search at the smallest
+            width for better initial sizes and learning rates of embedding and readout, and for
+            a better temperature of attention (a rule does not fix these constants). Models train
+            with random values of them (--trials, 24 by default). The best values are then
+            compared with the original ones on new seeds.
         target: Print settings for a model of this width (or depth). Needs several --widths or
             --depths, as --html and --png do.
         threads: Number of torch CPU threads.

@@ -271,7 +271,8 @@ PLAN = {
     "needs-loss": (
         "The model returns no loss and no usual loss fits its output. Pass loss=function(output,"
         " batch); or batches as pairs of inputs and targets, which get the cross entropy or the"
-        " mean squared error; or, for a Hugging Face model, labels in the batch."
+        " mean squared error; or, for a model that computes its own loss, batches of keyword"
+        " arguments, with labels for Hugging Face and {'idx': x, 'targets': y} for nanoGPT."
     ),
     "no-residual-branches": (
         "The option depth= scales residual branches, and init='zero-residual' sets their ends to"
@@ -1106,9 +1107,11 @@ TRAIN: dict[str, str] = {
         "Trials that are trained one after another in a process share its global variables, files,"
         " threads and libraries. The note appears if training changes a global variable, an"
         " attribute of a class, or the like. The start of the first trial is also repeated"
-        " after 2, 4, 8, ... trials, and must have the same losses and random draws. At these"
-        " moments, and at the end of every stack, a new model must have the same loss on the"
-        " example batch as before the first training. If one of them differs, trials have left"
+        " after 2, 4, 8, ... trials, and must have the same losses and random draws. If other"
+        " trials of such a model were trained before it in the process, it is also repeated right"
+        " after its end. At these moments, and at the end of every stack, a new model must have the"
+        " same loss on the example batch as before the first training, which may be that of an"
+        " earlier sweep with the same settings. If one of them differs, trials have left"
         " something that affects it, or the model is not repeatable. So losses may"
         " differ from those of a training in a new process. Keep such state in the model, best in a"
         " buffer. If it never acts, such as a count of calls for a log, ignore the note."
@@ -1222,6 +1225,12 @@ THEORY: dict[str, str] = {
         " message states; if the error is above half of the kernel, the kernel is not returned."
         " Choose smaller constants C['Q'] and C['K'], or fewer tokens: up to three need no sampling"
         " unless C_Q C_K is large."
+    ),
+    "infinite-kernel": (
+        "The variance of an activation is infinite, as that of 1 / x for Gaussian x, or too large"
+        " for a computer's numbers, as that of exp(x) for large constants; norms after it have no"
+        " limit. Or the activation jumps, as sign does: then its tangent kernel is infinite, and"
+        " attention after it has no finite one. Choose another activation, or smaller constants C."
     ),
     "zero-variance": (
         "A normalization divides by the standard deviation of a point, which is 0 here. Pass"

@@ -282,7 +282,9 @@ class CorridorCallback(SizesCallback):
     @property
     def reason(self) -> str | None:
         """Why the training was stopped; None if it was not."""
-        return None if self.monitor is None else self.monitor.outside
+        if self.monitor is None:
+            return None
+        return self.monitor.outside
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -304,7 +306,10 @@ def _refuse_what_replaces_the_plan(options: Mapping[str, Any]) -> None:
     """Raise an InputError for arguments of the trainer that bring another optimizer or model."""
     own = options.get("optimizers", (None, None))[0]
     if own is not None or options.get("optimizer_cls_and_kwargs") is not None:
-        argument = "optimizer_cls_and_kwargs" if own is None else "optimizers"
+        if own is None:
+            argument = "optimizer_cls_and_kwargs"
+        else:
+            argument = "optimizers"
         raise InputError(
             f"{argument}: expected none, since the plan makes the optimizer: plan(...,"
             " optimizer=YourOptimizer). For an optimizer with groups of your own use"

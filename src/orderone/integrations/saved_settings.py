@@ -48,5 +48,8 @@ def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with lists as tuples: files may turn one into the other."""
     plain: dict[str, Any] = {}
     for setting, value in settings.items():
-        plain[setting] = tuple(value) if isinstance(value, list) else value
+        if isinstance(value, list):
+            plain[setting] = tuple(value)
+        else:
+            plain[setting] = value
     return plain

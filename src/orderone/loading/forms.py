@@ -112,8 +112,8 @@ class FunctionOfStep:
         if not _names(self.function, SIZE):
             name = getattr(self.function, "__name__", type(self.function).__name__)
             raise InputError(
-                f"batch_size: the data function {name} has no parameter batch_size; write it as"
-                f" {name}(step, seed, batch_size)",
+                f"batch_size: the function {name}(step, seed) of the data does not take the batch"
+                f" size; write a function of (step, seed, batch_size)",
                 "batch-size-fixed",
                 argument="batch_size",
             )

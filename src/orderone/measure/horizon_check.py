@@ -108,6 +108,15 @@ class HorizonStudy:
     precision: Precision
     confidence: float
 
+    def _too_short(self, memory: float) -> str:
+        text = (
+            f"the momentum of {label_of(self._optimizer)} averages over {memory:.4g} steps, and"
+            f" the training at {self.axis} {self._size_of_shortest} has only {self._shortest};"
+            f" the rule needs {LONG * memory:.4g} or more ({LONG} times the average). Train for"
+            " more steps"
+        )
+        return with_code(text, "training-too-short")
+
     def run(self, progress: Progress | None) -> Check:
         """Train all sizes and seeds, and judge them."""
         self._check_rule()
@@ -128,13 +137,7 @@ class HorizonStudy:
         lines = [*self._known_numbers(runs), *self._fits(observations)]
         memory = max((_memory(run) for run in runs), default=0.0)
         if self._momentum_is_fixed and self._shortest < LONG * memory:
-            trouble = (
-                f"the momentum of {label_of(self._optimizer)} averages over {memory:.4g} steps, and"
-                f" the training at {self.axis} {self._size_of_shortest} has only {self._shortest};"
-                f" the rule needs {LONG * memory:.4g} or more ({LONG} times the average). Train for"
-                " more steps"
-            )
-            troubles.append(with_code(trouble, "training-too-short"))
+            troubles.append(self._too_short(memory))
             lines = [_inconclusive(line) for line in lines]
         verdict = self._verdict(lines, troubles)
         notes = (*troubles, *self._notes(lines))

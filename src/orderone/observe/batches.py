@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from itertools import islice
 from typing import TypeAlias, TypeGuard, TypeVar, cast
 
@@ -26,6 +27,7 @@ Batch: TypeAlias = Tensor | Mapping[str, object] | tuple[object, ...]
 ModelInputs: TypeAlias = Tensor | Mapping[str, object] | Sequence[object]
 Loss: TypeAlias = Callable[..., Tensor]  # arguments: output and target, or output and batch
 SEED = 0  # for repeatable passes
+NAMES_OF_TARGETS = ("targets", "target", "labels", "label")  # arguments of forward passes
 Tree = TypeVar("Tree")
 
 
@@ -130,7 +132,7 @@ def loss_of(model: Callable[..., object], batch: object, loss: Loss | None) -> T
     output = model(*args, **kwargs)
     if isinstance(batch, tuple) and len(batch) == 2:
         if loss is None:
-            return usual_loss(output, batch[1])
+            return _usual_loss_of_model(model, output, batch)
         value = loss(output, batch[1])
     elif loss is None:
         return _loss_of_model(output, lambda: model(*args, **kwargs))
@@ -187,6 +189,32 @@ def _place_of_loss(scalars: Sequence[Tensor]) -> int | None:
         if has_gradient(x):
             return place
     return None
+
+
+def _usual_loss_of_model(
+    model: Callable[..., object], output: object, batch: tuple[object, object]
+) -> Tensor:
+    """Return the usual loss; if the model wants to compute its own one, say how to call it."""
+    named = _names_of_inputs_and_target(model)
+    if named is None or isinstance(getattr(output, "logits", output), Tensor):
+        return usual_loss(output, cast(Tensor, batch[1]))
+    first, second = named
+    message = (
+        f"loss: the model returns {_describe(output)}, which has no usual loss; its forward takes"
+        f" targets and may compute the loss itself: pass batches of {{{first!r}: inputs,"
+        f" {second!r}: targets}}. Or pass loss=function(output, target)"
+    )
+    raise InputError(message, "needs-loss", argument="loss")
+
+
+def _names_of_inputs_and_target(model: Callable[..., object]) -> tuple[str, str] | None:
+    """Return the first argument of a forward pass and the one for targets, if it has both."""
+    try:
+        names = list(signature(getattr(model, "forward", model)).parameters)
+    except (TypeError, ValueError):  # a callable without a signature
+        return None
+    targets = [name for name in names[1:] if name in NAMES_OF_TARGETS]
+    return (names[0], targets[0]) if targets else None
 
 
 def usual_loss(output: object, target: Tensor) -> Tensor:

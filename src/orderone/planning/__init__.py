@@ -2,9 +2,10 @@
 
 from orderone.observe.inventory import Layout, lookup, matrix, register
 from orderone.planning.build import plan
-from orderone.planning.plan import Multiplier, Plan, Row
+from orderone.planning.optimizer_groups import BrokenRatios
+from orderone.planning.plan import Multiplier, Plan
+from orderone.planning.plan_row import Row
 from orderone.planning.roles.resolve import AmbiguousRole
-from orderone.planning.schedule import BrokenRatios
 
 __all__ = [
     "AmbiguousRole",

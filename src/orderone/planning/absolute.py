@@ -27,7 +27,9 @@ from orderone.planning.constant_overrides import OrderOne
 from orderone.planning.constants import Constants
 from orderone.planning.forward_facts import output_modules
 from orderone.planning.initial import Initial, measure
-from orderone.planning.plan import Multiplier, Plan, Row, in_groups
+from orderone.planning.param_groups import in_groups
+from orderone.planning.plan import Multiplier, Plan
+from orderone.planning.plan_row import Row
 from orderone.planning.request import Request
 from orderone.planning.roles.evidence import (
     OVERRIDES,
@@ -192,14 +194,8 @@ def _row(
 ) -> Row:
     algorithm = _algorithm(evidence, role, request)
     item = evidence.item
-    factors = Factors()
-    if role != Role.FIXED:
-        factors = _factors(evidence, role, group, request, algorithm, streams)
     present, as_readout = _forward_powers(evidence, role, constants)
-    if present != 1:  # the forward code already multiplies
-        factors = replace(
-            factors.with_multiplier(present, update_law(algorithm.law)), multiplier=1.0
-        )
+    factors = _factors_beside(present, evidence, role, group, request, algorithm, streams)
     rate = order_one.rate(item.name, group, role)
     init_scale = request.init_scale_of(subject, len(item.shape))
     start = _start(item, role, order_one.variance(item.name, group, role) ** 0.5 * factors.std)
@@ -208,6 +204,7 @@ def _row(
         constant = start.constant * init_scale
     multiplier = _multiplier(evidence, role, request, algorithm, present / as_readout)
     decay_factors = replace(factors, lr=rate * factors.lr)
+    decay = request.decay_factor(algorithm, decay_factors, role, Growth())
     reason = _reason(evidence, role, group, present, multiplier, start.drawn)
     return Row(
         name=item.name,
@@ -220,8 +217,7 @@ def _row(
         multiplier=1.0 if multiplier is None else multiplier,
         init_std=start.std * init_scale,
         lr=request.lr_of(algorithm, subject) * rate * factors.lr,
-        weight_decay=request.weight_decay_of(algorithm, subject)
-        * request.decay_factor(algorithm, decay_factors, role, Growth()),
+        weight_decay=request.weight_decay_of(algorithm, subject) * decay,
         eps=request.scaled_eps(algorithm, evidence, factors),
         reason="; ".join((reason, *request.settings_reason(subject))),
         optimizer=algorithm.name,
@@ -322,6 +318,25 @@ def _algorithm(evidence: Evidence, role: Role, request: Request) -> Algorithm:
     is_matrix = role == Role.HIDDEN and len(evidence.item.shape) == 2
     is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()
     return record_for(request.algorithm, is_hidden, evidence.item.shape)
+
+
+def _factors_beside(
+    present: float,
+    evidence: Evidence,
+    role: Role,
+    group: str,
+    request: Request,
+    algorithm: Algorithm,
+    streams: Streams,
+) -> Factors:
+    """Return the factors of a tensor whose product the forward code multiplies by `present`."""
+    factors = Factors()
+    if role != Role.FIXED:
+        factors = _factors(evidence, role, group, request, algorithm, streams)
+    if present == 1:
+        return factors
+    compensated = factors.with_multiplier(present, update_law(algorithm.law))
+    return replace(compensated, multiplier=1.0)
 
 
 def _factors(

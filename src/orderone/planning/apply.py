@@ -35,7 +35,8 @@ from orderone.torch_compat import (
 )
 
 if TYPE_CHECKING:
-    from orderone.planning.plan import Multiplier, Plan, Row
+    from orderone.planning.plan import Multiplier, Plan
+    from orderone.planning.plan_row import Row
 
 # a tensor whose size changed by this factor since the plan was made looks trained or loaded
 DRIFT = 1.5

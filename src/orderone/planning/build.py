@@ -31,7 +31,8 @@ from orderone.planning.options import (
     Rule,
     pair_remedy,
 )
-from orderone.planning.plan import Plan, Row
+from orderone.planning.plan import Plan
+from orderone.planning.plan_row import Row
 from orderone.planning.request import EpsOption, Request
 from orderone.planning.settings import SettingInput
 from orderone.planning.start_setting import InitInput
@@ -239,8 +240,8 @@ def _no_base(request: Request) -> InputError:
     message = (
         f"base: {request.name} scales settings that you tuned on a smaller model, the base, and no"
         " base was passed. Pass the model that you tuned, base=build(smaller sizes), or the sizes"
-        ' in which a Hugging Face model differs from it, base={"hidden_size": 256}; or ask for'
-        ' power laws of the dimensions themselves, without a base, with base="absolute"'
+        ' in which a Hugging Face model differs from it, base={"hidden_size": 256}. Without a base,'
+        ' base="absolute" computes all settings from the dimensions of the tensors'
     )
     return InputError(message, "needs-base", argument="base")
 

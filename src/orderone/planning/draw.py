@@ -21,7 +21,7 @@ from orderone.core.errors import InputError
 from orderone.rules.starts import CONSTANT, NORMAL, ORTHOGONAL
 
 if TYPE_CHECKING:
-    from orderone.planning.plan import Row
+    from orderone.planning.plan_row import Row
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from orderone.core.errors import InputError
 from orderone.core.schema import Limits, SchemaError, read_json, read_record
-from orderone.planning.plan import Multiplier, Plan, Row, Settings
+from orderone.planning.plan import Multiplier, Plan, Settings
+from orderone.planning.plan_row import Row
 
 FORMAT = "orderone plan"
 VERSION = 1
@@ -110,8 +111,8 @@ def _read_content(path: str | PathLike[str]) -> PlanFile:
     if content.checksum is not None and content.checksum != _checksum(record):
         raise _damaged(
             path,
-            "the plan file is damaged: checksum: expected that of the content; if you have edited"
-            " the file, remove the field",
+            "the plan file is damaged: its field checksum does not belong to its content; if you"
+            " have edited the file, remove this field",
         )
     return content
 

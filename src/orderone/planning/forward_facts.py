@@ -74,6 +74,10 @@ class ForwardFacts:
     generated: Mapping[str, float] = field(default_factory=dict)
     # matrices, convolutions and tables that the model's outputs are linear in
     at_output: frozenset[str] = frozenset()
+    # those among them that no other one reads
+    readouts: frozenset[str] = frozenset()
+    # those from which outputs are computed without another one, also by nonlinear functions
+    last_makers: frozenset[str] = frozenset()
     # sizes that products of two activations are summed over, in the small and the large instance
     summed_products: frozenset[tuple[int, int]] = frozenset()
     terms: tuple[ScaledTerm, ...] = ()  # terms of sums that a power of the width multiplies
@@ -327,6 +331,8 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         scored=_scored(large),
         generated=_generated(small, large, same),
         at_output=large.at_output,
+        readouts=large.readouts,
+        last_makers=large.last_makers,
         summed_products=_summed_products(small, large),
         terms=scaled_terms(small, large, pair),
         pair=pair,
@@ -345,12 +351,17 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
 def _with_constants(
     facts: ForwardFacts, small: Trace, large: Trace, same: Mapping[str, str], findings: list[str]
 ) -> ForwardFacts:
-    """Add the constants of the forward code, except those of attention scores."""
+    """Add the constants of the forward code, except those of attention scores.
+
+    A constant that multiplies queries or keys, with their biases, is a part of the scores' scale.
+    """
     assert facts.pair is not None
+    biases = scaled_biases(large)
+    in_scores = facts.scored | {bias for bias, maker in biases.items() if maker in facts.scored}
     return replace(
         facts,
-        powers=powers_by_use(small, large, same, facts.pair, facts.scored, findings),
-        biases=scaled_biases(large),
+        powers=powers_by_use(small, large, same, facts.pair, in_scores, findings),
+        biases=biases,
         constants=constants_of_base(small, large, same),
     )
 

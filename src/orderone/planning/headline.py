@@ -8,7 +8,8 @@ from orderone.planning.base import is_configuration, sizes_of
 from orderone.planning.comparison import Comparison
 from orderone.planning.counterparts import stack_of
 from orderone.planning.huggingface import other_numbers
-from orderone.planning.plan import Row, in_groups
+from orderone.planning.param_groups import in_groups
+from orderone.planning.plan_row import Row
 from orderone.planning.roles.experts import Size
 
 

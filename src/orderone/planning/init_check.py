@@ -29,7 +29,8 @@ from orderone.planning.traced_pair import Pair
 from orderone.torch_compat import tree_leaves
 
 if TYPE_CHECKING:
-    from orderone.planning.plan import Plan, Row
+    from orderone.planning.plan import Plan
+    from orderone.planning.plan_row import Row
 
 # errors of an exponent that is measured with two widths, a few dozen tokens and one seed
 TOLERANCE = {"output": 0.3, "gradient": 0.6}

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from orderone.core.text_table import aligned
 
 if TYPE_CHECKING:
-    from orderone.planning.plan import Plan, Row
+    from orderone.planning.plan import Plan
+    from orderone.planning.plan_row import Row
 
 NEAR = 1e-9  # factors closer to 1 are rounding
 COLUMNS = ("factors of", "tensors", "init", "lr", "wd", "eps", "1 - beta", "mult")

@@ -39,7 +39,8 @@ from orderone.planning.expert_factors import mixtures_of_experts
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.headline import bottleneck_notes, headline, input_notes, number_notes
 from orderone.planning.initial import Initial
-from orderone.planning.plan import Multiplier, Plan, Row
+from orderone.planning.plan import Multiplier, Plan
+from orderone.planning.plan_row import Row
 from orderone.planning.repetition_factors import repeated_keys
 from orderone.planning.request import Request
 from orderone.planning.roles.evidence import Evidence
@@ -122,6 +123,13 @@ def other_sizes(
     }
 
 
+def _with_adapters(pair: Comparison, drafts: adjustments.Drafts) -> adjustments.Drafts:
+    """Change the factors of adapters whose rank or size differs from that of the base."""
+    drafts = adapters_of_other_rank(drafts, pair.adapters, pair.facts, pair.request)
+    models = (pair.model, pair.base.module)
+    return measured_adapters(drafts, pair.adapter_blocks, models, pair.facts, pair.request)
+
+
 def _adjusted(
     pair: Comparison, drafts: adjustments.Drafts, subjects: Mapping[str, Subject]
 ) -> _Steps:
@@ -133,9 +141,7 @@ def _adjusted(
     start = started(drafts, subjects, request.init, facts, pair.base, pair.model)
     repeated = repeated_keys(start.drafts, pair.repetitions, request)
     normed = adjustments.weight_norm(repeated, pair.model)
-    adapted = adapters_of_other_rank(normed, pair.adapters, facts, request)
-    models = (pair.model, pair.base.module)
-    adapted = measured_adapters(adapted, pair.adapter_blocks, models, facts, request)
+    adapted = _with_adapters(pair, normed)
     own = {**pair.adapters, **dict.fromkeys(pair.measured_names)}
     compensated = adjustments.forward_constants(adapted, facts, without=own)
     mixtures = mixtures_of_experts(compensated, facts, request.expert_rule)

@@ -16,7 +16,8 @@ from orderone.core.inputs import Exact, UserInput
 from orderone.core.roles import Role
 from orderone.optimizers.table import Algorithm, Eps, TensorScale
 from orderone.planning.horizon import NO_HORIZON, Horizon, times
-from orderone.planning.plan import Row, Settings
+from orderone.planning.plan import Settings
+from orderone.planning.plan_row import Row
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.settings import (
     DEFAULT,

@@ -9,7 +9,7 @@ from orderone.planning.adjustments import Draft, DraftBlock
 from orderone.planning.horizon import scaled_betas, times
 from orderone.planning.initial import Initial, measure
 from orderone.planning.origins import Origin
-from orderone.planning.plan import Block, Row
+from orderone.planning.plan_row import Block, Row
 from orderone.planning.request import Request
 from orderone.planning.roles.resolve import group_of
 from orderone.planning.settings import Subject
@@ -24,9 +24,7 @@ def make_row(request: Request, draft: Draft, subject: Subject, width: int | None
     item = draft.evidence.item
     factors = draft.factors
     algorithm = draft.algorithm
-    initial = draft.base
-    if not draft.trained and not item.tensor.is_meta:
-        initial = measure(item.tensor)  # frozen: the size stays
+    initial = _initial(draft)
     init_scale = request.init_scale_of(subject, len(item.shape))
     constant = None
     if initial.constant is not None:
@@ -63,6 +61,14 @@ def make_row(request: Request, draft: Draft, subject: Subject, width: int | None
         horizon=horizon,
         betas=_betas(draft, horizon),
     )
+
+
+def _initial(draft: Draft) -> Initial:
+    """Return the initial size in the base; a frozen tensor keeps its own."""
+    item = draft.evidence.item
+    if draft.trained or item.tensor.is_meta:
+        return draft.base
+    return measure(item.tensor)
 
 
 def _horizon(request: Request, draft: Draft) -> Factors:

@@ -283,6 +283,7 @@ class _Starter:
         if _has_experts(evidence) and not evidence.part:
             fan_out //= evidence.item.shape[0]
         fan_in = max(1.0, fan_in / self._overlap(evidence))
+        fan_out = max(1.0, fan_out * self._spread(evidence))
         result: list[Facts] = []
         for role in self._roles(draft.name) or (Role.HIDDEN,):
             if role in (Role.VECTOR, Role.FIXED):
@@ -292,12 +293,12 @@ class _Starter:
             facts = Facts(
                 role=role,
                 fan_in=fan_in,
-                fan_out=float(fan_out),
+                fan_out=fan_out,
                 constant=self._constant(draft, role),
                 as_readout=self._as_readout(draft),
                 group=group_of(evidence, role, self._width),
                 width=float(self._width or fan_in),
-                layers=self._layers[stack_of(draft.base_name)],
+                layers=self._layers.get(stack_of(draft.base_name), 1),
                 ends_branch=ends_branch,
                 is_output=self._is_output(draft),
             )
@@ -317,9 +318,15 @@ class _Starter:
 
     @cached_property
     def _layers(self) -> Mapping[str, int]:
+        """Numbers of branches of the base that end in the tensors of a stack.
+
+        Not every number in a name is a layer: `blocks.1.mlp.2` is in the same stack as
+        `blocks.1.mlp.0`, which ends no branch.
+        """
         layers: dict[str, int] = {}
-        for name in self.base.shapes:
-            layers[stack_of(name)] = layers.get(stack_of(name), 0) + 1
+        for name, traced in self.facts.traced_as(self.base.shapes).items():
+            if self.facts.branch(traced) == "last":
+                layers[stack_of(name)] = layers.get(stack_of(name), 0) + 1
         return layers
 
     @cached_property
@@ -337,6 +344,23 @@ class _Starter:
             return 1.0
         stride = getattr(module, "stride", (1,))
         return float(prod(stride)) * float(getattr(module, "groups", 1))
+
+    def _spread(self, evidence: Evidence) -> float:
+        """Return the outputs that one input of a convolution is a term of, over its channels.
+
+        They are the kernel, over stride and groups. For a transposed convolution its shape has the
+        channels of one group, and every input reaches the whole kernel.
+        """
+        layout = evidence.only_matrix
+        if layout is None:
+            return 1.0
+        channels = {*layout.fan_in, *layout.fan_out}
+        kernel = prod(n for axis, n in enumerate(evidence.item.shape) if axis not in channels)
+        module = self._modules.get(evidence.item.places[0].module)
+        if getattr(module, "transposed", False):
+            return float(kernel)
+        stride = getattr(module, "stride", (1,))
+        return kernel / (float(prod(stride)) * float(getattr(module, "groups", 1)))
 
     def _constant(self, draft: Draft, role: Role) -> float:
         """Return the constant by which the forward code multiplies the output of a tensor.
@@ -364,8 +388,12 @@ class _Starter:
             return True
         if self.facts.outputs or draft.resolved.bottleneck:
             return False
-        inside = self.facts.branch(draft.traced_as) is not None
-        return not inside and draft.name not in self._followed
+        if self.facts.branch(draft.traced_as) is not None:
+            return False
+        if draft.traced_as in self.facts.readouts:
+            return True
+        goes_on = self.facts.last_makers and draft.traced_as not in self.facts.last_makers
+        return not goes_on and draft.name not in self._followed
 
     @cached_property
     def _followed(self) -> set[str]:
@@ -430,7 +458,7 @@ def _zero(draft: Draft, start: str = ZERO.start) -> Draft:
 
 
 def _has_experts(evidence: Evidence) -> bool:
-    return evidence.hints.expert and len(evidence.item.shape) == 3
+    return len(evidence.item.shape) == 3 and (evidence.hints.expert or evidence.is_stack)
 
 
 def _is_tied(evidence: Evidence) -> bool:

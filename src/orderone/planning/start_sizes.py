@@ -16,7 +16,7 @@ from orderone.planning.counterparts import common_name, stack_of
 from orderone.planning.start_outputs import FAR, Kind, OutputSize
 
 if TYPE_CHECKING:
-    from orderone.planning.plan import Row
+    from orderone.planning.plan_row import Row
 
 
 @dataclass(frozen=True)

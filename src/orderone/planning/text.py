@@ -14,7 +14,8 @@ from orderone.planning.origins import origin_lines, timescale_lines
 from orderone.rules.axes import INDEPENDENT, PROPORTIONAL, horizon
 
 if TYPE_CHECKING:
-    from orderone.planning.plan import Block, Plan, Row
+    from orderone.planning.plan import Plan
+    from orderone.planning.plan_row import Block, Row
 
 COLUMNS = ("tensor", "role", "shape", "grows", "mult", "init", "lr", "wd", "eps", "why")
 NUMBERS = ("mult", "lr", "wd", "eps")

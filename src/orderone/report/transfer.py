@@ -11,6 +11,7 @@ import numpy as np
 
 from orderone.core.colours import rule_colours
 from orderone.core.errors import InputError
+from orderone.report.beyond_grid import grid_ends
 from orderone.report.figures import write_figures
 from orderone.report.inputs import Figure, FilePath, Layout, TargetInput, Trace, TransferInput
 from orderone.sweeping.forecast import Forecast
@@ -279,7 +280,7 @@ def _drift(t: TransferInput) -> Figure:
     title = f"Best learning rate against {t.axis}"
     subtitle = (
         f"legend: octaves per doubling of the {t.axis}; dashed: predicted slopes, for full and for"
-        " worst-case alignment"
+        " worst-case alignment; triangles: outside of the grid"
     )
     layout = {
         "title": {"text": f"{title}<br><sup>{subtitle}</sup>"},
@@ -298,15 +299,17 @@ def _drift(t: TransferInput) -> Figure:
 
 
 def rates_range(t: TransferInput) -> tuple[float, float] | None:
-    """Return the learning rates that the axis of optima shows, or None if there is no optimum.
+    """Return the learning rates that the axis of optima shows, or None if none is known.
 
     The axis contains the optima, their intervals and the predicted lines, but at most `BEYOND`
-    octaves beyond the optima: these stay distinguishable beside a very long interval.
+    octaves beyond the optima: these stay distinguishable beside a very long interval. An optimum
+    outside of the grid is shown at the end of the grid.
     """
     known: list[float] = []
     others: list[float] = []
     for rule, optima in t.optima.items():
         inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
+        known += [end.x for end in grid_ends(optima)]
         for optimum in inside:
             known.append(optimum.x)
             others += [optimum.low, optimum.high]
@@ -336,9 +339,10 @@ def round_rates(low: float, high: float) -> list[float]:
 
 def _drift_of_rule(t: TransferInput, rule: str, colour: str) -> list[Trace]:
     """Return the best learning rates as points, and lines of the fitted and predicted slopes."""
+    outside = _outside(t, rule, colour)
     known = [optimum for optimum in t.optima[rule] if optimum.beyond == INSIDE]
     if not known:
-        return []
+        return outside
     drift = t.drift[rule]
     best = f"best {_escaped(t.setting)}"
     hover = f"{_escaped(rule)}<br>{t.axis} %{{x}}<br>{best} %{{y:.3g}}<extra></extra>"
@@ -354,7 +358,7 @@ def _drift_of_rule(t: TransferInput, rule: str, colour: str) -> list[Trace]:
     }
     if not math.isinf(known[0].low):
         points["error_y"] = _intervals(known) | {"color": colour}
-    traces = [points]
+    traces = [points, *outside]
     lines = [(drift.slope, {"color": colour, "width": 2})]
     for power in set(drift.predicted):
         lines.append((power, {"color": colour, "width": 1, "dash": "dash"}))
@@ -372,6 +376,27 @@ def _drift_of_rule(t: TransferInput, rule: str, colour: str) -> list[Trace]:
         }
         traces.append(trace)
     return traces
+
+
+def _outside(t: TransferInput, rule: str, colour: str) -> list[Trace]:
+    """Return triangles at the ends of the grid beyond which the best learning rates lie."""
+    ends = grid_ends(t.optima[rule])
+    if not ends:
+        return []
+    words = ["above the grid" if end.above else "below the grid" for end in ends]
+    symbols = ["triangle-up-open" if end.above else "triangle-down-open" for end in ends]
+    triangles = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [end.size for end in ends],
+        "y": [end.lr for end in ends],
+        "name": f"{rule}: outside of the grid",
+        "legendgroup": rule,
+        "text": words,
+        "marker": {"color": colour, "size": 10, "symbol": symbols},
+        "hovertemplate": f"{_escaped(rule)}<br>{t.axis} %{{x}}<br>%{{text}}<extra></extra>",
+    }
+    return [triangles]
 
 
 def line_through(known: Sequence[Optimum], fitted: float, power: float) -> Trace:

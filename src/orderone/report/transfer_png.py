@@ -8,6 +8,7 @@ import numpy as np
 
 from orderone.core.colours import rule_colours
 from orderone.core.optional import need
+from orderone.report.beyond_grid import grid_ends
 from orderone.report.inputs import FilePath, TransferInput
 from orderone.report.small_panel import GREY, GRID, INK, text
 from orderone.report.template import PURPOSE
@@ -135,6 +136,11 @@ def _drift(axes: Axes, t: TransferInput) -> None:
 
 def _drift_of_rule(axes: Axes, t: TransferInput, rule: str, colour: str) -> None:
     """Draw the best learning rates as points, and lines of the fitted and predicted slopes."""
+    ends = grid_ends(t.optima[rule])
+    for end in ends:
+        label = f"{rule}: outside of the grid" if end.size == ends[0].size else None
+        marker = "^" if end.above else "v"
+        axes.plot([end.size], [end.lr], marker, color=colour, fillstyle="none", label=label)
     known = [optimum for optimum in t.optima[rule] if optimum.beyond == INSIDE]
     if not known:
         return

@@ -51,7 +51,10 @@ def read_optimizer(model: nn.Module, optimizer: object) -> BuiltOptimizer:
         kind = torch.optim.AdamW  # the same update
     decays = {float(group.get("weight_decay", 0.0)) for group in groups}
     tuned: dict[str, Any] = {"lr": _common(groups, "lr"), "eps": _common(groups, "eps")}
-    tuned["weight_decay"] = max(decays) if "weight_decay" in groups[0] else None
+    if "weight_decay" in groups[0]:
+        tuned["weight_decay"] = max(decays)
+    else:
+        tuned["weight_decay"] = None
     if len(decays - {0.0}) > 1:
         raise _differs("weight_decay", sorted(decays))
     options: dict[str, Any] = {}

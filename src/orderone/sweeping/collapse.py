@@ -72,7 +72,9 @@ class Collapse:
     @property
     def verdict(self) -> str:
         """ "collapses" or "parts"."""
-        return PARTS if self.p < 1 - self.confidence else COLLAPSES
+        if self.p < 1 - self.confidence:
+            return PARTS
+        return COLLAPSES
 
     @property
     def _gaps(self) -> np.ndarray:
@@ -203,7 +205,8 @@ def _check_enough(
         raise InputError(
             f"collapse: {rule} has {min(numbers)} to {max(numbers)} complete trainings of"
             f" {len(runs)} {axis}s at this learning rate; so few cannot show a"
-            " difference beyond the noise of seeds. Run 3 seeds or more of 3 sizes, or 4 of 2",
+            " difference beyond the noise of seeds. Run 3 or more seeds of 3 sizes, or 4 seeds of"
+            " 2 sizes",
             "needs-more-seeds",
             argument="seed",
         )

@@ -86,7 +86,10 @@ def carried(curves: Sequence[Curve]) -> Carried:
     largest = curves[-1]
     x = smallest.x[np.argmin(smallest.mean)]
     same = np.isclose(largest.x, x)
-    loss = float(largest.mean[same][0]) if same.any() else math.nan
+    if same.any():
+        loss = float(largest.mean[same][0])
+    else:
+        loss = math.nan
     return Carried(float(2.0**x), loss, float(largest.mean.min()))
 
 
@@ -174,4 +177,6 @@ def described(where: Mapping[str, object]) -> str:
 
 
 def _value(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

@@ -193,7 +193,10 @@ def selected(frame: Rows, where: Mapping[str, object]) -> "pd.DataFrame":
                 "unknown-name",
                 argument="where",
             )
-        is_chosen = frame[name].isna() if value is None else frame[name] == value
+        if value is None:
+            is_chosen = frame[name].isna()
+        else:
+            is_chosen = frame[name] == value
         if not is_chosen.any():
             raise InputError(
                 f"where: expected a value in the column {name!r} ({_values(frame[name])}), got"

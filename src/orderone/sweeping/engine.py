@@ -94,7 +94,10 @@ def units(
     """Return units of work: parts of groups, so many that all workers have work."""
     parts: list[list[Trial]] = []
     for group in groups(trials):
-        share = 1 if stacked is False else math.ceil(len(group) / workers)
+        if stacked is False:
+            share = 1
+        else:
+            share = math.ceil(len(group) / workers)
         size = max(1, min(share, together or share))
         for first in range(0, len(group), size):
             parts.append(group[first : first + size])

@@ -3,7 +3,8 @@
 Trainings share global variables, files, threads and libraries of their process, and so do the
 proof of a stack and its members. A new model of the same seed has the same loss at any time, unless
 something that they share has changed and acts. The first loss is that of the pass which checks the
-example batch; a process that receives trials computes it before its first stack.
+example batch; a process that receives trials computes it before its first stack. A later sweep with
+the same settings is compared with the first one of the process.
 """
 
 from contextlib import suppress
@@ -33,6 +34,21 @@ class ExampleLoss:
     loss: float
 
 
+# by fingerprint and device, for `know_losses_of_process`
+_OF_PROCESS: dict[tuple[str, str], dict[str, ExampleLoss | None]] = {}
+
+
+def know_losses_of_process(job: Job) -> None:
+    """Give a job the losses of earlier sweeps of this process that had the same settings.
+
+    If a sweep has a name, its code may be another one than before.
+    """
+    if job.name is None:
+        key = (job.fingerprint, job.device)
+        job.examples.update(_OF_PROCESS.get(key, {}))
+        _OF_PROCESS[key] = job.examples
+
+
 def compute_example_loss(job: Job, trial: Trial) -> None:
     """Compute the loss of the example batch, as the training of a trial does; keep the first one.
 
@@ -41,7 +57,10 @@ def compute_example_loss(job: Job, trial: Trial) -> None:
     loss, model = _computed(job, trial)
     if trial.program not in job.examples:
         can_change = has_user_code(model) and model_bytes(model) <= LARGEST
-        job.examples[trial.program] = ExampleLoss(trial, loss) if can_change else None
+        if can_change:
+            job.examples[trial.program] = ExampleLoss(trial, loss)
+        else:
+            job.examples[trial.program] = None
 
 
 def keep_example_loss(job: Job, trial: Trial) -> None:

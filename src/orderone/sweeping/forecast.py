@@ -105,7 +105,10 @@ class Checked:
         return self.forecast.low - reach <= self.measured <= self.forecast.high + reach
 
     def __str__(self) -> str:
-        verdict = "agrees" if self.held else "does NOT agree: do not rely on this forecast"
+        if self.held:
+            verdict = "agrees"
+        else:
+            verdict = "does NOT agree: do not rely on this forecast"
         return (
             f"check: the loss of {self.axis} {self.size}, forecast without its trainings, is"
             f" {self.forecast}; measured {self.measured:.4g}, which {verdict}"
@@ -117,7 +120,10 @@ def forecast(
 ) -> Forecast:
     """Return the forecast; raise an InputError if the trainings support none."""
     law = fit_law(rule, points, axis, tokens, level)
-    target = [float(size)] if tokens is None else [float(size), tokens]
+    if tokens is None:
+        target = [float(size)]
+    else:
+        target = [float(size), tokens]
     value = law.at(target)
     return Forecast(
         rule=rule,

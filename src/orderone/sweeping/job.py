@@ -297,7 +297,10 @@ class Job:
         with seeded(start_seed(trial.seed)):
             made.apply()
         cast_model(model, torch.device(self.device), self.settings.dtype)
-        from_build = built.optimizer.options if built.optimizer else {}
+        if built.optimizer:
+            from_build = built.optimizer.options
+        else:
+            from_build = {}
         options = optimizer_options(
             made.settings.optimizer,
             trial.settings,
@@ -512,6 +515,9 @@ def _base_identity(base: object) -> object:
     if isinstance(base, nn.Module):
         tensors: dict[str, object] = {}
         for name, parameter in base.named_parameters():
-            tensors[name] = list(parameter.shape) if parameter.is_meta else parameter
+            if parameter.is_meta:
+                tensors[name] = list(parameter.shape)
+            else:
+                tensors[name] = parameter
         return tensors
     return base

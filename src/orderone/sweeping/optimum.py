@@ -158,7 +158,10 @@ def _no_number(curve: Curve, beyond: str, loss: float) -> Optimum:
     be smaller.
     """
     low = curve.x[-1] if beyond == ABOVE else -np.inf
-    high = curve.x[0] if beyond in (BELOW, NOWHERE) else np.inf
+    if beyond in (BELOW, NOWHERE):
+        high = curve.x[0]
+    else:
+        high = np.inf
     unknown = (float("nan"), float(low), float(high), np.inf, np.inf)
     return Optimum(
         curve.size, *unknown, len(curve.losses), loss, float("nan"), beyond, _ends(curve)
@@ -267,3 +270,23 @@ def quantile(freedom: float, confidence: float) -> float:
     from scipy.special import stdtrit  # imported here: it takes a third of a second
 
     return float(stdtrit(min(freedom, 1e6), (1 + confidence) / 2))
+
+
+def excess(curve: Curve, best: Optimum, x: float) -> float:
+    """Return the loss at x minus the smallest loss.
+
+    Near the optimum this is the parabola; elsewhere it is interpolated between grid points.
+    """
+    if abs(x - best.x) <= REACH and np.isfinite(np.interp(x, curve.x, curve.mean)):
+        return float(max(best.bend, 0.0) * (x - best.x) ** 2)
+    right = int(np.searchsorted(curve.x, x).clip(1, len(curve.x) - 1))
+    before = curve.mean[right - 1]
+    after = curve.mean[right]
+    share = float(np.clip((x - curve.x[right - 1]) / (curve.x[right] - curve.x[right - 1]), 0, 1))
+    if share == 0:
+        there = before
+    elif share == 1:
+        there = after
+    else:
+        there = before * (1 - share) + after * share
+    return float(max(there - best.loss, 0.0))

@@ -8,6 +8,10 @@ So the first updates of the first trial of an architecture are recorded. After 2
 another model of the same seed makes these updates again. Losses and random draws must be the same;
 otherwise a note names the first module whose output differs. Nothing is repeated between the first
 trial and the second, so the repetition changes neither of them.
+
+If the process has trained such a model before (a trial that was resumed, or those of an earlier
+sweep), the first updates that are recorded may have been changed by it. Then they are repeated at
+the end of their own trial, too.
 """
 
 import hashlib
@@ -50,6 +54,7 @@ class Start:
     draws: str = ""  # digest of all random generators afterwards
     outputs: list[Output] = field(default_factory=list)  # of the first pass, in order
     trained: int = 0
+    is_later: bool = False  # whether this process has trained such a model before
 
     @property
     def complete(self) -> bool:
@@ -58,8 +63,9 @@ class Start:
 
     @property
     def is_repeated_now(self) -> bool:
-        """Whether the number of trials is 2, 4, 8, ..."""
-        return self.trained >= LEAST and self.trained & (self.trained - 1) == 0
+        """Whether the number of trials is 2, 4, 8, ..., or 1 if others were trained before."""
+        least = 1 if self.is_later else LEAST
+        return self.trained >= least and self.trained & (self.trained - 1) == 0
 
 
 @contextmanager
@@ -112,8 +118,11 @@ def different_start(start: Start, make: Callable[[Trial], TrainingLoop]) -> str 
     if different is None:
         return None
     module = _different_output(start, again)
-    where = "" if module is None else f"; the output of {module} is the first that differs"
-    return f"the trial {start.trial} was repeated after {start.trained} trials: {different}{where}"
+    where = ""
+    if module is not None:
+        where = f"; the output of {module} is the first that differs"
+    trials = "1 trial" if start.trained == 1 else f"{start.trained} trials"
+    return f"the trial {start.trial} was repeated after {trials}: {different}{where}"
 
 
 def _record(
@@ -128,7 +137,10 @@ def _record(
     total = 0.0
     for x in tree_leaves(output):
         if _has_numbers(x):
-            wide = torch.complex128 if x.is_complex() else torch.float64
+            if x.is_complex():
+                wide = torch.complex128
+            else:
+                wide = torch.float64
             total += float(torch.linalg.vector_norm(x.detach(), dtype=wide))
     outputs.append(Output(names[id(module)], type(module).__name__, total))
 

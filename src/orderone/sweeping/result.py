@@ -130,7 +130,10 @@ class Sweep:
         """Result of comparing each stack with stand-alone runs, in the order of the trials."""
         stacks: dict[tuple[object, ...], list[str]] = {}
         for key in self.trials:
-            facts = self.outcomes[key].facts if key in self.outcomes else {}
+            if key in self.outcomes:
+                facts = self.outcomes[key].facts
+            else:
+                facts = {}
             if facts.get("engine") == "stacked":
                 stack = (self.trials[key].program, canonical(facts.get("verified")))
                 stacks.setdefault(stack, []).append(key)
@@ -270,7 +273,10 @@ class Sweep:
         """Number of trials by status, such as "36 trials: 35 done, 1 diverged"."""
         counts: dict[str, int] = {}
         for key in self.trials:
-            status = self.outcomes[key].status if key in self.outcomes else "not run"
+            if key in self.outcomes:
+                status = self.outcomes[key].status
+            else:
+                status = "not run"
             counts[status] = counts.get(status, 0) + 1
         if not counts:
             return "no trials"

@@ -12,6 +12,8 @@ from orderone.training.code_state import global_texts
 from orderone.training.loop import TrainingLoop
 from orderone.training.resume_check import LARGEST, changed, model_bytes
 
+_BEGUN: set[str] = set()  # code of `build`, or its name, of which this process has trained a model
+
 
 class SharedState:
     """Compares global variables before and after a trial, and repeats the start of the first one.
@@ -25,6 +27,9 @@ class SharedState:
         self.trial = trial
         self.first: Start | None = job.starts.get(trial.program)
         self.before: dict[str, str] | None = None
+        build = str(job.described["build"])
+        self.is_later: bool = build in _BEGUN
+        _BEGUN.add(build)
         if job.warned(f"trained {trial.program}"):
             self.before = global_texts(loop.step.module, job.loss)
 
@@ -34,7 +39,7 @@ class SharedState:
         if self.first is not None or not self.job.verify:
             yield
             return
-        start = Start(self.trial)
+        start = Start(self.trial, is_later=self.is_later)
         with recorded(loop, start, outputs and loop.world.device.type == "cpu"):
             yield
         if start.complete:

@@ -223,7 +223,10 @@ def _values(name: str, values: object) -> Sequence[object]:
         sequence = (values,)
     else:
         to_list = getattr(values, "tolist", None)  # arrays of any library
-        several = cast(Iterable[object], values) if to_list is None else to_list()
+        if to_list is None:
+            several = cast(Iterable[object], values)
+        else:
+            several = to_list()
         sequence = tuple(_python_scalar(value) for value in several)
     if not len(sequence):
         raise InputError(f"{name}: expected at least one value, got none", argument=name)
@@ -237,7 +240,9 @@ def _is_single(values: object) -> bool:
 
 
 def _python_scalar(value: object) -> object:
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
 
 
 def _read_sizes(widths: Sizes, depths: Sizes) -> dict[str, tuple[int, ...]]:

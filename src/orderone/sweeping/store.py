@@ -169,7 +169,9 @@ class Store:
 def read_store(path: StorePath, job: str | None = None) -> Results:
     """Return all trials of a store, or those of one job."""
     with reading(path) as database:
-        return {} if database is None else read_rows(database, job, Path(path))
+        if database is None:
+            return {}
+        return read_rows(database, job, Path(path))
 
 
 @contextmanager

@@ -83,7 +83,10 @@ def checksum(values: Sequence[Value]) -> str:
 
 def read_rows(database: sqlite3.Connection, job: str | None, path: Path) -> Results:
     """Return the trials of a store, or of one job; leave out damaged rows with a warning."""
-    stored = "checksum" if _has_checksums(database) else "NULL"
+    if _has_checksums(database):
+        stored = "checksum"
+    else:
+        stored = "NULL"
     query = f"SELECT {', '.join(COLUMNS)}, {stored} AS checksum FROM trials"
     if job is None:
         rows = database.execute(f"{query} ORDER BY rowid")
@@ -132,7 +135,7 @@ def _trial(row: sqlite3.Row) -> Trial:
     settings = read_value(Mapping[str, Scalar], json.loads(row["settings"]), "settings")
     trial = Trial(settings, read_value(str, row["job"], "job"))
     if trial.key != row["key"]:
-        raise SchemaError("key: expected that of the settings")
+        raise SchemaError("key: expected the hash of the settings of this row")
     return trial
 
 

@@ -50,7 +50,10 @@ def _is_short(value: object) -> bool:
 def read_jobs(path: StorePath) -> list[StoredJob]:
     """Return all sweeps of a store; the one that was run last comes last."""
     with reading(path) as database:
-        rows = [] if database is None else database.execute(_JOBS).fetchall()
+        if database is None:
+            rows = []
+        else:
+            rows = database.execute(_JOBS).fetchall()
     jobs: list[StoredJob] = []
     for fingerprint, trials, described in rows:
         jobs.append(StoredJob(fingerprint, trials, _described(described)))
@@ -63,7 +66,10 @@ def _described(text: object) -> Mapping[str, object]:
     They only explain how sweeps differ.
     """
     try:
-        described = json.loads(text) if isinstance(text, str) else {}
+        if isinstance(text, str):
+            described = json.loads(text)
+        else:
+            described = {}
     except ValueError:
         return {}
     return described if isinstance(described, dict) else {}

@@ -26,6 +26,7 @@ from orderone.planning.settings import SettingInput
 from orderone.planning.start_setting import InitInput
 from orderone.seeding import seeded
 from orderone.sweeping.driver import Driver
+from orderone.sweeping.example_loss import know_losses_of_process
 from orderone.sweeping.executors import read_executor
 from orderone.sweeping.inputs import (
     Base,
@@ -249,6 +250,7 @@ def sweep(
         verify=verify is None or bool(verify),
     )
     _check_trials(job, read)
+    know_losses_of_process(job)
     stacked = _read_stacked(stacked)
     seed = count(sampler_seed, "sampler_seed", least=0)
     chosen = read_sampler(sampler, job, read, trials, job.together, seed)
@@ -272,7 +274,10 @@ def _read_space_of(
     fixed: Mapping[str, object],
 ) -> Space:
     """Return the validated space; its optimizer is the one that `build` returns, if it does."""
-    first_optimizer = "adamw" if optimizer is None else optimizer
+    if optimizer is None:
+        first_optimizer = "adamw"
+    else:
+        first_optimizer = optimizer
     read = read_space(space, widths, depths, rule, first_optimizer, fixed)
     check_build(build, list(read.sizes), read.arguments)
     built_kind = _built_optimizer(build, read)

@@ -128,7 +128,10 @@ class Target:
 
         Both may be on the meta device. A study with a custom optimizer class needs that class here.
         """
-        chosen = self.optimizer if optimizer is None else optimizer
+        if optimizer is None:
+            chosen = self.optimizer
+        else:
+            chosen = optimizer
         return plan(
             model,
             base=base,
@@ -155,8 +158,14 @@ class Target:
         if not np.isfinite(self.regret):
             return f"{best} cannot be estimated from these trainings"
         low, high = self.grid
-        below = " (the end of the grid)" if self.low == low else ""
-        above = " (the end of the grid)" if self.high == high else ""
+        if self.low == low:
+            below = " (the end of the grid)"
+        else:
+            below = ""
+        if self.high == high:
+            above = " (the end of the grid)"
+        else:
+            above = ""
         expected = f"{best} is expected between {self.low:.3g}{below} and {self.high:.3g}{above}"
         if below or above:
             return f"{expected}; the trainings cannot bound it further"
@@ -183,6 +192,26 @@ def _rates_code(rates: float | Mapping[str, float]) -> str:
     return f"{{{', '.join(entries)}}}"
 
 
+def _largest(optima: Sequence[Optimum]) -> Optimum:
+    return max(optima, key=lambda optimum: optimum.size)
+
+
+def _inside_grid(
+    optima: Sequence[Optimum], drift: Drift, axis: str, size: int
+) -> Sequence[Optimum]:
+    """Return the optima inside the grid of learning rates; raise an InputError if there is none."""
+    inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
+    if inside:
+        return inside
+    remedy = beyond_grid(optima, axis)[1]
+    raise InputError(
+        f"{drift.rule}: no learning rate can be named for {axis} {size}: no {axis} has its best"
+        f" learning rate inside the grid; {without_code(remedy)}",
+        "no-learning-rate",
+        argument=axis,
+    )
+
+
 def target(
     optima: Sequence[Optimum],
     drift: Drift,
@@ -198,24 +227,14 @@ def target(
     rates: Mapping[str, float],
 ) -> Target:
     """Return the settings for this size; raise an InputError if the trainings support none."""
-    inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
-    if not inside:
-        remedy = beyond_grid(optima, axis)[1]
-        raise InputError(
-            f"{drift.rule}: no learning rate can be named for {axis} {size}: no {axis} has its best"
-            f" learning rate inside the grid; {without_code(remedy)}",
-            "no-learning-rate",
-            argument=axis,
-        )
+    inside = _inside_grid(optima, drift, axis, size)
     choice = _choice(inside, drift, axis, size, tolerance)
     _check_evidence(optima, drift, choice, axis, size, tolerance)
     grid = min(each.grid[0] for each in optima), max(each.grid[1] for each in optima)
     seeds = min(each.seeds for each in optima)
-    (low, high), squared = _forecast(choice, float(np.log2(size) - choice.at), drift)
+    ends, squared = _forecast(choice, float(np.log2(size) - choice.at), drift)
     if seeds >= SEEDS and choice.source != EXTRAPOLATED:
-        low = max(low, grid[0])
-        high = min(high, grid[1])
-    largest = max(inside, key=lambda optimum: optimum.size)
+        ends = max(ends[0], grid[0]), min(ends[1], grid[1])
     return Target(
         rule=drift.rule,
         optimizer=optimizer,
@@ -223,11 +242,11 @@ def target(
         size=size,
         base=base,
         lr=float(np.exp2(choice.x)),
-        low=float(np.exp2(low)),
-        high=float(np.exp2(high)),
+        low=float(np.exp2(ends[0])),
+        high=float(np.exp2(ends[1])),
         source=choice.source,
         why=choice.why,
-        regret=float(max(largest.bend, 0.0) * squared),
+        regret=float(max(_largest(inside).bend, 0.0) * squared),
         verdict=drift.verdict,
         options=dict(options),
         held=dict(held),
@@ -240,7 +259,10 @@ def target(
 
 def _forecast(choice: _Choice, k: float, drift: Drift) -> tuple[tuple[float, float], float]:
     """Return the interval of x* after k doublings, and the mean of (x* - x)^2."""
-    moved = 0.0 if choice.source == EXTRAPOLATED else choice.slope * k
+    if choice.source == EXTRAPOLATED:
+        moved = 0.0
+    else:
+        moved = choice.slope * k
     if not k:  # an unknown drift (inf) costs nothing here
         return (choice.x + moved, choice.x + moved), moved**2
     ends = [
@@ -287,7 +309,10 @@ def _extrapolated(largest: Optimum, drift: Drift, size: int, tolerance: float) -
         full, worst = drift.predicted
         certain = drift.verdict == TRANSFERS or _moves(drift, tolerance)
         slope = drift.slope if certain else full
-        which = "measured" if certain else "predicted, since the measured drift is uncertain"
+        if certain:
+            which = "measured"
+        else:
+            which = "predicted, since the measured drift is uncertain"
         why = (
             f"extrapolated by {slope:+z.2f} octaves per doubling ({which}): theory predicts that"
             f" the best lr of {drift.rule} moves by {full:g} to {worst:g}"
@@ -304,6 +329,16 @@ def _moves(drift: Drift, tolerance: float) -> bool:
     return drift.low > tolerance or drift.high < -tolerance
 
 
+def _remedy(drift: Drift, outside: Sequence[Optimum], axis: str) -> str:
+    """Return what to run so that a learning rate can be named."""
+    remedy = without_code(drift.remedy)
+    if outside:
+        wider = without_code(beyond_grid(outside, axis)[1])
+        if wider not in remedy:
+            remedy = "; ".join(filter(None, [remedy, wider]))
+    return remedy or "widen the grid of learning rates"
+
+
 def _check_evidence(
     optima: Sequence[Optimum],
     drift: Drift,
@@ -313,18 +348,12 @@ def _check_evidence(
     tolerance: float,
 ) -> None:
     """Raise an InputError if the trainings contradict this learning rate at this size."""
-    inside = [optimum for optimum in optima if optimum.beyond == INSIDE]
-    largest = max(inside, key=lambda optimum: optimum.size)
+    largest = _largest([optimum for optimum in optima if optimum.beyond == INSIDE])
     if drift.verdict == TRANSFERS or size == largest.size:
         return
     start = f"{drift.rule}: no learning rate can be named for {axis} {size}: "
     outside = [optimum for optimum in optima if optimum.beyond != INSIDE]
-    remedy = without_code(drift.remedy)
-    if outside:
-        wider = without_code(beyond_grid(outside, axis)[1])
-        if wider not in remedy:
-            remedy = "; ".join(filter(None, [remedy, wider]))
-    remedy = remedy or "widen the grid of learning rates"
+    remedy = _remedy(drift, outside, axis)
     extrapolated = choice.source == EXTRAPOLATED
     if not extrapolated and _moves(drift, tolerance):
         reason = (

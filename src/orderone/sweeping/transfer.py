@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -39,29 +39,21 @@ from orderone.sweeping.drift import (
 from orderone.sweeping.forecast import Forecast, Point, forecast
 from orderone.sweeping.inputs import Build, Frame
 from orderone.sweeping.job import call_build, read_built
-from orderone.sweeping.optimum import INSIDE, REACH, Curve, Optimum, optimum
+from orderone.sweeping.optimum import INSIDE, Optimum, excess, optimum
+from orderone.sweeping.study_frame import (
+    base_size,
+    held_size,
+    only_value,
+    shared_options,
+    shared_values,
+)
 from orderone.sweeping.target import Target, target
-from orderone.sweeping.trial import Scalar, setting_of, tuned_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
 AMOUNTS_OF_DATA = ("steps", "tokens")  # these vary in a forecast for another number of tokens
 TOLERANCE = 0.25  # octaves per doubling; over four doublings, a factor of two
-COLUMNS = (
-    "rule",
-    "size",
-    "lr",
-    "low",
-    "high",
-    "loss",
-    "bend",
-    "regret",
-    "beyond",
-    "seeds",
-    "rates",
-    "outside",
-)
 
 
 @dataclass(frozen=True)
@@ -128,10 +120,10 @@ class Transfer:
         tolerance = real(tolerance, "tolerance", above=0)
         confidence = real(confidence, "confidence", above=0, most=0.9999)
         axis, setting, curves, notes = read_curves(frame, over, where or {}, setting)
-        used: str = optimizer or _only(frame, "optimizer") or "adamw"
+        used: str = optimizer or only_value(frame, "optimizer") or "adamw"
         rows = selected(frame, where or {})
-        rates = _constants(rows, [name for name in rate_columns(rows) if name != setting])
-        options = _options(rows) | dict(options or {})
+        rates = shared_values(rows, [name for name in rate_columns(rows) if name != setting])
+        options = shared_options(rows) | dict(options or {})
         optima: dict[str, list[Optimum]] = {}
         drifts: dict[str, Drift] = {}
         depth_rule = cast("str | None", options.get("depth"))
@@ -153,13 +145,13 @@ class Transfer:
             optima=optima,
             drift=drifts,
             optimizer=used,
-            base=_base_size(base, curves),
+            base=base_size(base, curves),
             tolerance=tolerance,
             confidence=confidence,
             notes=notes,
             options=options,
             build=build,
-            held=_held_size(frame, axis, where or {}),
+            held=held_size(frame, axis, where or {}),
             setting=setting,
             rates=cast("dict[str, float]", rates),  # learning rates are numbers
             frame_of_trainings=frame,
@@ -202,35 +194,9 @@ class Transfer:
         `regret` is the extra loss when using the best lr of the smallest size. `outside` says on
         which side the interval reaches outside the grid: below, above, both, or nothing.
         """
-        import pandas as pd
+        from orderone.sweeping.transfer_tables import best_rates  # loads pandas
 
-        rows: list[tuple[object, ...]] = []
-        for rule in self.rules:
-            for k in range(len(self.optima[rule])):
-                rows.append(self._row(rule, k))
-        return pd.DataFrame(rows, columns=list(COLUMNS)).rename(columns={"size": self.axis})
-
-    def _row(self, rule: str, k: int) -> tuple[object, ...]:
-        best = self.optima[rule][k]
-        curve = self.curves[rule][k]
-        with np.errstate(over="ignore"):
-            lr = float(2.0**best.x)
-            low = float(2.0**best.low)
-            high = float(2.0**best.high)
-        return (
-            rule,
-            best.size,
-            lr,
-            low,
-            high,
-            best.loss,
-            best.bend,
-            self.regret(rule, k),
-            best.beyond,
-            best.seeds,
-            len(curve.x),
-            _outside(best),
-        )
+        return best_rates(self)
 
     def regret(self, rule: str, k: int) -> float:
         """Return the extra loss of the k-th size with the best learning rate of the smallest size.
@@ -249,25 +215,9 @@ class Transfer:
 
         The predictions are for full and for worst alignment.
         """
-        import pandas as pd
+        from orderone.sweeping.transfer_tables import drifts
 
-        rows: list[tuple[object, ...]] = []
-        for drift in self.drift.values():
-            interval = (drift.slope, drift.low, drift.high)
-            words = (drift.verdict, drift.why, drift.remedy)
-            rows.append((drift.rule, *interval, *drift.predicted, *words))
-        names = [
-            "rule",
-            "drift",
-            "low",
-            "high",
-            "predicted",
-            "predicted_worst",
-            "verdict",
-            "why",
-            "remedy",
-        ]
-        return pd.DataFrame(rows, columns=names)
+        return drifts(self.drift)
 
     @cached_property
     def quality(self) -> "pd.DataFrame":
@@ -412,7 +362,10 @@ class Transfer:
         """
         size = self._size("forecast", width, depth)
         name = self._rule(rule)
-        amount = None if tokens is None else real(tokens, "tokens", above=0)
+        if tokens is None:
+            amount = None
+        else:
+            amount = real(tokens, "tokens", above=0)
         points: list[Point] = [(None, best) for best in self.optima[name]]
         if amount is not None:
             points = self._points_by_tokens(name)
@@ -525,89 +478,6 @@ class Transfer:
         made = settings.plan(large, base, optimizer)
         made.save(path)
         return made
-
-
-def _outside(best: Optimum) -> str:
-    if best.open_below and best.open_above:
-        return "both"
-    if best.open_below:
-        return "below"
-    return "above" if best.open_above else ""
-
-
-def _base_size(base: Count | None, curves: Curves) -> int:
-    """Return the size that `lr` is meant for: by default the smallest."""
-    if base is not None:
-        return count(base, "base")
-    sizes: list[int] = []
-    for curves_of_rule in curves.values():
-        sizes += [curve.size for curve in curves_of_rule]
-    return min(sizes)
-
-
-def _held_size(frame: Frame, axis: str, where: Mapping[str, Any]) -> dict[str, int]:
-    """Return the depth if all widths share one, or the width if all depths share one."""
-    other = "depth" if axis == "width" else "width"
-    if other in where:
-        sizes = [where[other]]
-    elif other in frame:
-        sizes = set(frame[other].dropna())
-    else:
-        sizes = ()
-    if len(sizes) == 1:
-        return {other: int(next(iter(sizes)))}
-    return {}
-
-
-def excess(curve: Curve, best: Optimum, x: float) -> float:
-    """Return the loss at x minus the smallest loss.
-
-    Near the optimum this is the parabola; elsewhere it is interpolated between grid points.
-    """
-    if abs(x - best.x) <= REACH and np.isfinite(np.interp(x, curve.x, curve.mean)):
-        return float(max(best.bend, 0.0) * (x - best.x) ** 2)
-    right = int(np.searchsorted(curve.x, x).clip(1, len(curve.x) - 1))
-    before = curve.mean[right - 1]
-    after = curve.mean[right]
-    share = float(np.clip((x - curve.x[right - 1]) / (curve.x[right] - curve.x[right - 1]), 0, 1))
-    if share == 0:
-        there = before
-    elif share == 1:
-        there = after
-    else:
-        there = before * (1 - share) + after * share
-    return float(max(there - best.loss, 0.0))
-
-
-def _only(frame: Frame, name: str) -> Any:
-    """Return the value of a column if all rows have the same, otherwise None."""
-    if name not in frame:
-        return None
-    column = cast("pd.Series", frame[name])
-    if column.nunique() != 1:
-        return None
-    return column.iloc[0]
-
-
-def _options(rows: Frame) -> dict[str, object]:
-    """Return the settings of `plan` that the trainings share, apart from learning rates."""
-    options: dict[str, object] = {}
-    for name in ("weight_decay", "eps", "init_scale", "init"):
-        columns = [str(column) for column in rows if tuned_name(str(column)) == name]
-        value = setting_of(_constants(rows, columns), name)
-        if value is not None:
-            options[name] = value
-    return options
-
-
-def _constants(rows: Frame, names: Sequence[str]) -> dict[str, Scalar]:
-    """Return the values of these columns that all rows share."""
-    constants: dict[str, Scalar] = {}
-    for name in names:
-        value = _only(rows, name)
-        if value is not None:
-            constants[name] = value if isinstance(value, str) else float(value)
-    return constants
 
 
 __all__ = ["MOVES", "TRANSFERS", "UNKNOWN", "Transfer"]

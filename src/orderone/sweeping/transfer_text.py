@@ -89,7 +89,9 @@ def _counted(numbers: set[int], noun: str) -> str:
     if len(numbers) > 1:
         return f"{min(numbers)} to {max(numbers)} {noun}s"
     number = min(numbers)
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number} {noun}s"
 
 
 def optima_table(study: "Transfer") -> list[tuple[str, ...]]:

@@ -71,7 +71,10 @@ def in_order(names: Iterable[str]) -> list[str]:
 
     def place(name: str) -> tuple[int, bool]:
         setting = tuned_name(name) or name
-        number = KNOWN.index(setting) if setting in KNOWN else len(KNOWN)
+        if setting in KNOWN:
+            number = KNOWN.index(setting)
+        else:
+            number = len(KNOWN)
         return number, name != setting
 
     return sorted(names, key=place)

@@ -98,7 +98,10 @@ def load(path: Path, remove_damaged: bool = True) -> Content | None:
         remaining = candidates[place + 1 :]
         if not remove_damaged and not remaining:
             return None
-        use = "the previous one is used" if remaining else "the training starts again"
+        if remaining:
+            use = "the previous one is used"
+        else:
+            use = "the training starts again"
         text = f"the checkpoint {candidate} is damaged; {use}"
         warnings.warn(with_code(text, "checkpoint-damaged"), stacklevel=3)
         if remove_damaged:

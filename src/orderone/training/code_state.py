@@ -205,5 +205,8 @@ def _can_change(value: object) -> bool:
 
 def _holds_models(values: object) -> bool:
     """Return whether a container has modules, which have their own state."""
-    inside = values.values() if isinstance(values, Mapping) else values
+    if isinstance(values, Mapping):
+        inside = values.values()
+    else:
+        inside = values
     return any(isinstance(x, nn.Module) for x in inside)  # type: ignore[union-attr]

@@ -181,14 +181,20 @@ class _Describer:
         computed = _computed_attributes(type(thing))
         described: dict[str, Json] = {}
         for name, value in sorted(fields.items()):
-            described[name] = MEMO if name in computed else self.at(value)
+            if name in computed:
+                described[name] = MEMO
+            else:
+                described[name] = self.at(value)
         return [kind, described]
 
     def state(self, thing: object) -> Json:
         """Describe an object without fields by what `pickle` would write: dates, patterns."""
         reduce = copyreg.dispatch_table.get(type(thing))
         try:
-            reduced = thing.__reduce_ex__(2) if reduce is None else reduce(thing)
+            if reduce is None:
+                reduced = thing.__reduce_ex__(2)
+            else:
+                reduced = reduce(thing)
         except Exception:  # the object may raise anything, and holds nothing readable
             return {}
         if isinstance(reduced, str):
@@ -252,7 +258,10 @@ class _Describer:
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
-            captured[name] = MEMO if name in memos else self.at(_content(cell))
+            if name in memos:
+                captured[name] = MEMO
+            else:
+                captured[name] = self.at(_content(cell))
         return captured
 
     def defaults(self, function: FunctionType) -> Json:

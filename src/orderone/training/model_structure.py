@@ -17,7 +17,10 @@ def structure_of(model: nn.Module) -> dict[str, str]:
         mode = "training" if module.training else "evaluation"
         structure[name or "the model"] = f"{type(module).__qualname__} in {mode} mode"
     for name, p in model.named_parameters():
-        structure[name] = "trained" if p.requires_grad else "not trained"
+        if p.requires_grad:
+            structure[name] = "trained"
+        else:
+            structure[name] = "not trained"
     return structure
 
 

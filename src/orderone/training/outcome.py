@@ -41,7 +41,10 @@ class Trained:
         updates = f"{len(self.losses)} updates in {self.seconds:.1f} s"
         if self.diverged_at is not None:
             return f"<Trained {updates}: diverged at step {self.diverged_at}>"
-        kind = "held-out loss" if self.evaluation else "mean loss of the last tenth"
+        if self.evaluation:
+            kind = "held-out loss"
+        else:
+            kind = "mean loss of the last tenth"
         return f"<Trained {updates}: {kind} {self.loss:.4g}>"
 
 
@@ -101,7 +104,10 @@ def make_outcome(
     current = evaluation
     if stopped_at is not None:
         current = ()  # the last evaluation may be older than the last loss
-    dtype = np.float64 if precision == "float64" else np.float32
+    if precision == "float64":
+        dtype = np.float64
+    else:
+        dtype = np.float32
     return Outcome(
         key=key,
         losses=np.asarray(losses, dtype),

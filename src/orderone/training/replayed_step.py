@@ -49,11 +49,7 @@ class CapturedPass:
             torch.cuda.current_stream().wait_stream(aside)
             if description(module) != before:
                 raise NotCapturable("the forward pass changes attributes of the model")
-            if draws.matter:
-                raise NotCapturable(
-                    "the forward pass draws random numbers on the CPU; a graph would repeat the"
-                    " first ones"
-                )
+            _refuse_draws(draws)
             self._clear_gradients()
             self.graph: torch.cuda.CUDAGraph = torch.cuda.CUDAGraph()
             try:
@@ -134,6 +130,13 @@ class ReplayedStep(CompilableStep):
     def replays(self) -> bool:
         """Whether a pass was captured."""
         return any(replayed is not None for replayed in self.captured.values())
+
+
+def _refuse_draws(draws: HostDraws) -> None:
+    if draws.matter:
+        raise NotCapturable(
+            "the forward pass draws random numbers on the CPU; a graph would repeat the first ones"
+        )
 
 
 def _copy(leaf: object) -> object:

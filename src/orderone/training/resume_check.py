@@ -272,6 +272,15 @@ def model_bytes(module: nn.Module) -> int:
     return sum(x.numel() * x.element_size() for x in model_tensors(module).values())
 
 
+def _not_copied_text(error: Exception) -> str:
+    text = (
+        f"checkpoint: the model cannot be copied ({brief(error)}), so"
+        " orderone could not check that a checkpoint holds all state; if the model keeps state"
+        " outside parameters and buffers, implement get_extra_state and set_extra_state"
+    )
+    return with_code(text, "state-may-be-lost")
+
+
 def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
     """Return a copy of a training before its first update; None if there is an `unchecked_note`.
 
@@ -292,12 +301,7 @@ def copy_of(loop: TrainingLoop) -> TrainingLoop | None:
                 # torch leaves them out of copies
                 vars(copied).update(copy.deepcopy(vars(p), memo))
     except Exception as error:  # objects of the user may raise anything
-        text = (
-            f"checkpoint: the model cannot be copied ({brief(error)}), so"
-            " orderone could not check that a checkpoint holds all state; if the model keeps state"
-            " outside parameters and buffers, implement get_extra_state and set_extra_state"
-        )
-        warnings.warn(with_code(text, "state-may-be-lost"), stacklevel=3)
+        warnings.warn(_not_copied_text(error), stacklevel=3)
         return None
     for p, copied in zip(step.module.parameters(), module.parameters(), strict=True):
         share_gradient_hooks(p, copied)

@@ -168,7 +168,10 @@ def _different_gradient(
 
 
 def _norm(x: Tensor) -> float:
-    dtype = torch.complex128 if x.is_complex() else torch.float64
+    if x.is_complex():
+        dtype = torch.complex128
+    else:
+        dtype = torch.float64
     return float(torch.linalg.vector_norm(x.detach(), dtype=dtype))
 
 
@@ -184,7 +187,10 @@ def _different_tensor(
             continue
         pair = (update.gradients.get(name), other.gradients.get(name))
         if not _is_rounding(x.detach(), y, before[name], pair, near):
-            wide = torch.complex128 if x.is_complex() else torch.float64
+            if x.is_complex():
+                wide = torch.complex128
+            else:
+                wide = torch.float64
             largest = float((x.detach().to(wide) - y.to(wide)).abs().max())
             return (
                 f"{name} differs by up to {largest:.3g} after the second update if there was a save"

@@ -312,7 +312,9 @@ def _write(
     with _quiet():
         if group is not None:
             response = async_save(tensors, storage_writer=writer, process_group=group)
-            return response if isinstance(response, Future) else response.upload_completion
+            if isinstance(response, Future):
+                return response
+            return response.upload_completion
         written: Future[Any] = Future()
         try:
             save(tensors, storage_writer=writer, no_dist=world.size == 1)

@@ -154,7 +154,10 @@ def _source(batches: Batches) -> Source:
     if isinstance(batches, Task):
         return _task_source(batches.task, batches)
     if isinstance(batches, (OneBatch, ListOfBatches)):
-        name = batches.batch if isinstance(batches, OneBatch) else batches.items
+        if isinstance(batches, OneBatch):
+            name = batches.batch
+        else:
+            name = batches.items
         return Source(identity(name), _One(batches), batches=batches)
     if isinstance(batches, FunctionOfStep):
         return Source(identity(batches.function), batches.function, named=False, batches=batches)
@@ -232,7 +235,10 @@ def _content(batches: Batches) -> tuple[object, bool]:
     It is made from the first batches of seed 0, from evenly spaced samples of a data set, from the
     tensors that a data set holds, and from the files whose paths it holds.
     """
-    inner = batches.made if isinstance(batches, Factory) else batches
+    if isinstance(batches, Factory):
+        inner = batches.made
+    else:
+        inner = batches
     readings: list[str] = []
     draws: list[str] = []  # of both readings
     times = 1 if isinstance(inner, OnePass) else 2

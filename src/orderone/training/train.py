@@ -247,7 +247,10 @@ def _prepare(
     forward = world.wrapped(module)
     if optimizer is None:
         assert plan is not None  # `_check` made sure of that
-        fused = fused_options(plan) if world.device.type == "cuda" else {}
+        if world.device.type == "cuda":
+            fused = fused_options(plan)
+        else:
+            fused = {}
         optimizer = plan.optimizer(**fused)
     if plan is not None:
         plan.check(optimizer)
@@ -371,7 +374,7 @@ def _check(model: object, optimizer: UserOptimizer, strategy: Name | None) -> No
     if optimizer is not None and strategy == "fsdp":
         raise InputError(
             "optimizer: fsdp replaces the parameters that this optimizer holds; pass a plan without"
-            " optimizer=, and it is made after sharding",
+            " optimizer=, so that o1.train makes the optimizer after sharding",
             "fsdp-makes-optimizer",
             argument="optimizer",
         )

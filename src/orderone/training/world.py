@@ -50,7 +50,10 @@ class World:
         FSDP shards in place: layers of module lists one by one, then the rest.
         """
         if self.strategy == "ddp":
-            ids = [self.device.index] if self.device.type == "cuda" else None
+            if self.device.type == "cuda":
+                ids = [self.device.index]
+            else:
+                ids = None
             return DistributedDataParallel(model, device_ids=ids)
         if self.strategy == "fsdp":
             from torch.distributed.device_mesh import init_device_mesh

@@ -52,7 +52,9 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
 
 def _opened(args: tuple[Any, ...]) -> object:
     path, _, flags = args
-    return path if isinstance(flags, int) and flags & WRITING else None
+    if isinstance(flags, int) and flags & WRITING:
+        return path
+    return None
 
 
 _PATHS: dict[str, Callable[[tuple[Any, ...]], object]] = {

@@ -375,6 +375,21 @@ def test_a_group_with_rate_zero_fails():
     fails(check(build), "frozen-tensor", "hid.weight")
 
 
+@pytest.mark.parametrize(("projection", "power"), [("q", 0.5), ("k", 1.0), ("k", -1.0)])
+def test_queries_and_keys_are_named_before_the_scores_that_they_make_wrong(projection, power):
+    class Multiplied(Heads):
+        def __init__(self, width: int):
+            super().__init__(width)
+            factor = torch.tensor((width / WIDTHS[0]) ** power)
+
+            def multiply(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+                return output * factor
+
+            self.get_submodule(projection).register_forward_hook(multiply)
+
+    fails(check(adam(Multiplied)), "attention-not-scaled", f"the output of module '{projection}'")
+
+
 def test_a_wrong_initial_size_is_named_before_its_symptoms():
     result = check(adam(Plain, starts={"hid.weight": 0.5}))
     fails(result, "wrong-initial-size", "hid.weight")

@@ -296,3 +296,52 @@ def test_a_scripted_model_with_its_optimizer_is_refused_like_one_to_be_planned()
 
     with refuses("scripted-model", argument="model"):
         check(build)
+
+
+# --- biases that start smaller --------------------------------------------------------------------
+
+
+class BehindGelu(nn.Module):
+    """Small activations: torch's biases of size n^-1/2 are most of the later outputs."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.first = nn.Linear(8, width)
+        self.last = nn.Linear(width, 4)
+        smaller_readout(width, self.last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.gelu(self.first(x))
+        for layer in self.layers:
+            x = self.prepared(functional.gelu(layer(x)))
+        return self.last(x)
+
+    def prepared(self, x: Tensor) -> Tensor:
+        return x
+
+
+class OfLengthOne(BehindGelu):
+    def prepared(self, x: Tensor) -> Tensor:
+        return functional.normalize(x, dim=-1)
+
+
+BEHIND_GELU_ROLES = {
+    "first.weight": "embedding",
+    "first.bias": "embedding",
+    "last.weight": "readout",
+    "last.bias": "hidden",
+    **{f"layers.{i}.weight": "hidden" for i in range(3)},
+    **{f"layers.{i}.bias": "embedding" for i in range(3)},
+}
+
+
+def test_biases_that_start_smaller_may_be_most_of_an_input(capsys):
+    roles = BEHIND_GELU_ROLES
+    result = check(by_hand(BehindGelu, "sgd", roles), "sgd", seeds=2)
+    assert result.passed, str(result)
+    result.explain("last")
+    assert "biases before it that start smaller" in capsys.readouterr().out
+    faulty = check(by_hand(OfLengthOne, "sgd", roles), "sgd", seeds=2)
+    assert faulty.verdict == "FAIL", str(faulty)
+    assert code_of(faulty.causes[0]) == "shrinking-input"

@@ -305,3 +305,42 @@ def test_a_tangent_kernel_that_cannot_be_sampled_is_refused(constant):
         model.ntk(G0)
     two_tokens = theory.Transformer("A", C={"Q": 10.0, "K": 10.0}).predict(np.eye(2))
     assert two_tokens.theta_errors == [0.0]
+
+
+NOT_SQUARE_INTEGRABLE = [lambda x: 1 / x, lambda x: np.abs(x) ** -0.5, lambda x: np.exp(x * x)]
+
+
+@pytest.mark.parametrize("activation", NOT_SQUARE_INTEGRABLE)
+@pytest.mark.parametrize("settings", [{}, {"placement": "post"}])
+@pytest.mark.parametrize("blocks", ["M", "G", "AMAM"])
+def test_activations_of_infinite_variance_are_refused(activation, settings, blocks):
+    model = theory.Transformer(blocks, activation, accuracy=1e-2, **settings)
+    with refuses("infinite-kernel", argument="activation"):
+        model.predict(np.eye(2))
+    with refuses("infinite-kernel", argument="activation"):
+        theory.Transformer("C").kernels(np.eye(2), memory=model.memory(np.eye(2)))
+
+
+def test_few_heads_with_an_infinite_variance_are_refused():
+    model = theory.Transformer("AM", lambda x: 1 / x, heads=2, accuracy=1e-2)
+    with refuses("infinite-kernel", argument="activation"):
+        model.few_heads(np.eye(2), samples=4)
+
+
+def test_infinite_tangent_kernels_of_jumps_are_returned():
+    prediction = theory.Transformer("M", np.sign).predict(np.array([[1.0, 0.3], [0.3, 1.0]]))
+    assert np.isfinite(prediction.output).all()
+    assert np.isinf(prediction.ntk[-1].diagonal()).all()
+    assert np.isfinite(prediction.ntk[-1][0, 1])
+
+
+@pytest.mark.parametrize("settings", [{}, {"rope": 100.0}, {"attention": "shaped"}])
+def test_infinite_tangent_kernels_do_not_pass_through_attention(settings):
+    model = theory.Transformer("MA", np.sign, accuracy=1e-2, **settings)
+    assert np.isfinite(model.output_kernel(np.eye(2))).all()
+    with refuses("infinite-kernel", argument="activation"):
+        model.ntk(np.eye(2))
+    without = theory.Transformer("M", np.sign).predict(
+        np.eye(2), rates={"W": 0, "patch": 0, "PE": 0}
+    )
+    assert np.isfinite(without.ntk[-1]).all()

@@ -17,6 +17,7 @@ from orderone import theory
 from orderone.gallery.experiment import Experiment, Finding, Grid, Parts, Picture, Records
 from orderone.gallery.figures import Figure, Trace
 from orderone.gallery.judge import below, opposite
+from orderone.gallery.paper_scale import undecided
 from orderone.gallery.s1 import collapse
 from orderone.gallery.s1.deep_training import (
     Members,
@@ -39,6 +40,8 @@ SAME = 0.5  # largest difference of two ratios depth / xi_2 that count as equal
 SLOWER = 0.25  # a long network is off the curve if its log tau is larger by more than this
 ERRORS = 2.0  # and by this number of standard errors
 THEORY = "theory"
+PAPER_WIDTH = 400
+PAPER_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ def measure(panel: Panel, settings: Settings) -> pd.DataFrame:
             claimed=panel.claimed,
             tau=tau,
             best=best,
+            width=settings.width,
+            batch=settings.batch,
         )
         frames.append(frame)
     return pd.concat(frames)
@@ -145,11 +150,29 @@ class Times:
 def judge(records: Records) -> list[Finding]:
     findings = []
     for letter, frame in panels_of(records).items():
-        longer = frame.longer.astype(bool)
-        findings += [*_one_curve(letter, frame.loc[~longer]), _deepest(letter, frame.loc[~longer])]
-        if longer.any():
-            findings.append(_off(letter, frame.loc[~longer], frame.loc[longer]))
+        findings += _at_scale(_of_panel(letter, frame), frame)
     return [*findings, *_limits(records[THEORY])]
+
+
+def _of_panel(letter: str, frame: pd.DataFrame) -> list[Finding]:
+    longer = frame.longer.astype(bool)
+    findings = [*_one_curve(letter, frame.loc[~longer]), _deepest(letter, frame.loc[~longer])]
+    if longer.any():
+        findings.append(_off(letter, frame.loc[~longer], frame.loc[longer]))
+    return findings
+
+
+def _at_scale(findings: list[Finding], frame: pd.DataFrame) -> list[Finding]:
+    """Return the findings, unclear if networks or batches are smaller than those of the paper."""
+    width = frame.width.min()
+    batch = frame.batch.min()
+    if width >= PAPER_WIDTH and batch >= PAPER_BATCH:
+        return findings
+    setting = (
+        f"with width {width:g} and batches of {batch:g}; {PAPER_WIDTH} and {PAPER_BATCH:,} in the"
+        " paper"
+    )
+    return undecided(findings, setting)
 
 
 def _one_curve(letter: str, frame: pd.DataFrame) -> list[Finding]:
@@ -405,8 +428,8 @@ EXPERIMENT = Experiment(
             ),
             data="cifar10",
             subset=False,
-            width=400,
-            batch=1000,
+            width=PAPER_WIDTH,
+            batch=PAPER_BATCH,
             steps=1000,
             rates=GPU_RATES,
             images=10_000,

@@ -26,7 +26,7 @@ from orderone.gallery.s1.deep_training import (
     start,
     train,
 )
-from orderone.gallery.s1.trainable_depth_findings import THEORY, judge
+from orderone.gallery.s1.trainable_depth_findings import THEORY, UPDATES, judge
 from orderone.gallery.s1.trainable_depth_pictures import CAPTIONS, draw
 
 BIAS_VAR = 0.05
@@ -77,14 +77,14 @@ class Settings:
 
 # As in the caption; the learning rates of (c), (e) to (h) and c of (d) are not printed.
 PANELS = (
-    Panel("a", "mnist", "sgd", False, 1.0, 2000, 1e-3, "dropping"),
-    Panel("b", "mnist", "rmsprop", False, 1.0, 1000, 1e-5),
-    Panel("c", "mnist", "sgd", True, 1.0, 2000, 0.3, "inverse"),
-    Panel("d", "cifar10", "sgd", True, 1.0, 3000, 0.3, "inverse"),
-    Panel("e", "mnist", "sgd", True, 0.99, 3000, 6.4e-3),
-    Panel("f", "mnist", "sgd", True, 0.98, 3000, 6.4e-3),
-    Panel("h", "mnist", "sgd", True, 0.95, 3000, 6.4e-3),
-    Panel("g", "mnist", "sgd", False, 0.98, 10000, 6.4e-3),
+    Panel("a", "mnist", "sgd", False, 1.0, UPDATES["a"], 1e-3, "dropping"),
+    Panel("b", "mnist", "rmsprop", False, 1.0, UPDATES["b"], 1e-5),
+    Panel("c", "mnist", "sgd", True, 1.0, UPDATES["c"], 0.3, "inverse"),
+    Panel("d", "cifar10", "sgd", True, 1.0, UPDATES["d"], 0.3, "inverse"),
+    Panel("e", "mnist", "sgd", True, 0.99, UPDATES["e"], 6.4e-3),
+    Panel("f", "mnist", "sgd", True, 0.98, UPDATES["f"], 6.4e-3),
+    Panel("h", "mnist", "sgd", True, 0.95, UPDATES["h"], 6.4e-3),
+    Panel("g", "mnist", "sgd", False, 0.98, UPDATES["g"], 6.4e-3),
 )
 
 

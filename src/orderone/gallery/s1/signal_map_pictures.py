@@ -94,7 +94,10 @@ def _curve(
 def _fixed_point(point: Row, of: str, label: str, colour: str, group: Trace) -> list[Trace]:
     if of == "q" and point.status == "diverges":
         return []
-    value, se = (point.q, point.q_se) if of == "q" else (point.c, point.c_se)
+    if of == "q":
+        value, se = (point.q, point.q_se)
+    else:
+        value, se = (point.c, point.c_se)
     marker = {"symbol": "diamond-open", "size": 13, "line": {"width": 2}}
     return [dots([value], [value], f"{label}, fixed point", colour, [se], marker=marker, **group)]
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from orderone.gallery.experiment import Finding, Records
 from orderone.gallery.judge import together
+from orderone.gallery.paper_scale import at_scale
 from orderone.gallery.s1 import boundary
 from orderone.gallery.s1.boundary import Estimate, boundaries
 from orderone.gallery.s1.deep_training import panels_of
@@ -17,6 +18,17 @@ FACTOR = 12.0
 OLDER = 6.0
 CURVES = ONE, OLD, TWO, LAST = "12 ξ₁", "6 ξ₂", "12 ξ₂", "min(12 ξ₁, 12 ξ₂)"
 THEORY = "theory"  # the part of the records with the depth scales
+# updates of each panel, as in the caption
+UPDATES = {
+    "a": 2000,
+    "b": 1000,
+    "c": 2000,
+    "d": 3000,
+    "e": 3000,
+    "f": 3000,
+    "g": 10000,
+    "h": 3000,
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,8 @@ def judge(records: Records) -> list[Finding]:
     findings: list[Finding] = []
     for letter, frame in panels_of(records).items():
         score = scored(frame, records[THEORY])
-        findings += _of_panel(f"({letter})", score, dropout=bool(frame.keep.iloc[0] < 1))
+        about_panel = _of_panel(f"({letter})", score, dropout=bool(frame.keep.iloc[0] < 1))
+        findings += at_scale(about_panel, float(frame.step.max()), UPDATES[letter], "updates")
     return findings
 
 

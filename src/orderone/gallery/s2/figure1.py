@@ -6,9 +6,9 @@ from typing import Any
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.frames import Frame
+from orderone.gallery.paper_scale import at_scale
 from orderone.gallery.s2.axes import axes
 from orderone.gallery.s2.compare import Difference, difference
-from orderone.gallery.s2.paper_scale import at_scale
 from orderone.gallery.s2.strategy_runs import STRATEGIES
 from orderone.gallery.s2.vision_strategies import (
     EPOCHS,

@@ -11,9 +11,9 @@ from orderone.core.colours import RULE_COLOURS
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.frames import Frame
 from orderone.gallery.judge import opposite, together
+from orderone.gallery.paper_scale import at_scale
 from orderone.gallery.s2.axes import axes
 from orderone.gallery.s2.compare import CONFIDENCE, difference, fewer
-from orderone.gallery.s2.paper_scale import at_scale
 from orderone.gallery.s2.strategy_runs import STRATEGIES
 from orderone.gallery.s2.vision_strategies import EPOCHS, GPU, PAPER, SMALL, Settings, at_the_best
 

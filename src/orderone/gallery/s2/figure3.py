@@ -13,6 +13,7 @@ import pandas as pd
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.figures import Layout
 from orderone.gallery.frames import Frame, Line
+from orderone.gallery.paper_scale import at_scale
 from orderone.gallery.s2.axes import axes
 from orderone.gallery.s2.compare import difference
 from orderone.gallery.s2.denoising_strategies import (
@@ -24,7 +25,6 @@ from orderone.gallery.s2.denoising_strategies import (
     best_rate,
     search,
 )
-from orderone.gallery.s2.paper_scale import at_scale
 
 WARM = ("#d9534f", "#e8963a")
 COLD = ("#4c78d8", "#38a3a5")  # WARM above and COLD below the best rate, the nearest first

@@ -6,6 +6,7 @@ from orderone.core.colours import RULE_COLOURS
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.figures import Figure, Trace
 from orderone.gallery.frames import Frame
+from orderone.gallery.paper_scale import at_scale
 from orderone.gallery.s2.compare import difference
 from orderone.gallery.s2.denoising_strategies import (
     COMPARED,
@@ -16,7 +17,6 @@ from orderone.gallery.s2.denoising_strategies import (
     at_the_best,
 )
 from orderone.gallery.s2.figure3 import OPACITIES, layout
-from orderone.gallery.s2.paper_scale import at_scale
 
 DASHES = ("solid", "dash")
 

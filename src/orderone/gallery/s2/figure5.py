@@ -4,11 +4,11 @@ import pandas as pd
 
 from orderone.gallery.experiment import Experiment, Finding, Parts, Picture, Records
 from orderone.gallery.frames import Frame
+from orderone.gallery.paper_scale import at_scale
 from orderone.gallery.s2.compare import difference
 from orderone.gallery.s2.denoising_strategies import COMPARED, GPU, PAPER, SMALL, Settings, larger
 from orderone.gallery.s2.figure3 import layout
 from orderone.gallery.s2.figure4 import DASHES, curves_of
-from orderone.gallery.s2.paper_scale import at_scale
 
 
 def parts(settings: Settings) -> Parts:

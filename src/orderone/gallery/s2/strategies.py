@@ -250,7 +250,10 @@ def draw(records: Records) -> list[Grid]:
     numbers: Frame = records["numbers"]
     lines = []
     for r in numbers.itertuples():
-        printed = "0.94, power of ten illegible" if r.number == ILLEGIBLE else f"{r.printed:.4g}"
+        if r.number == ILLEGIBLE:
+            printed = "0.94, power of ten illegible"
+        else:
+            printed = f"{r.printed:.4g}"
         lines.append((r.number, printed, f"{r.ours:.4g}"))
     return [*grids, Grid("Numbers in the text", ("number", "paper", "here"), lines)]
 

@@ -111,6 +111,30 @@ def _plain_groups(model: nn.Module, wd: float) -> list[dict[str, Any]]:
     ]
 
 
+def _stacked(
+    points: Sequence[Point],
+    build: Callable[[Point], nn.Module],
+    C: Callable[[Point], Mapping[str, float]],
+    task: StackedTask,
+    how: Training,
+) -> Stack:
+    """Return a stack with the model and the optimizer of every point."""
+    models: list[nn.Module] = []
+    optimizers: list[Optimizer] = []
+    for point in points:
+        model, optimizer = _member(point, build, C, how)
+        models.append(model)
+        optimizers.append(optimizer)
+    return Stack(
+        models,
+        optimizers,
+        loss=task.loss,
+        device=how.device,
+        precision=how.precision,
+        clip=how.clip,
+    )
+
+
 def train(
     points: Sequence[Point],
     build: Callable[[Point], nn.Module],
@@ -128,20 +152,7 @@ def train(
     """
     if read_device(how.device).type == "cuda":
         torch.cuda.empty_cache()  # memory of the graphs of earlier stacks
-    models: list[nn.Module] = []
-    optimizers: list[Optimizer] = []
-    for point in points:
-        model, optimizer = _member(point, build, C, how)
-        models.append(model)
-        optimizers.append(optimizer)
-    stack = Stack(
-        models,
-        optimizers,
-        loss=task.loss,
-        device=how.device,
-        precision=how.precision,
-        clip=how.clip,
-    )
+    stack = _stacked(points, build, C, task, how)
     held = _held(task, how)
     scored = None
     if score is not None:

@@ -52,7 +52,10 @@ def parts(settings: Settings) -> Parts:
 def measure(kind: str, settings: Settings) -> pd.DataFrame:
     """Return means over networks, with standard errors, of V_11, V_1j and rho_1j along the
     depth."""
-    width, depth, networks = settings.resnet if kind == "resnet" else settings.shaped
+    if kind == "resnet":
+        width, depth, networks = settings.resnet
+    else:
+        width, depth, networks = settings.shaped
     c_plus = settings.c_plus
     c_minus = settings.c_minus
     p = settings.p  # residual networks ignore it

@@ -47,12 +47,16 @@ def change(facts: StudyFacts, name: str, step: int) -> Expected | None:
         ("multipliers of the tensor", facts.multiplied(weight)),
         ("missing alignment, measured", facts.missing_alignment(name)),
         ("inner readouts and fixed entries before it", facts.fading),
+        ("biases before it that start smaller", facts.shrinking_biases(name)),
         ("bottlenecks, where steps follow gradients", facts.small_gradients),
     )
 
 
 def input_at_start(facts: StudyFacts, name: str, step: int) -> Expected | None:
-    """Expect inputs of order one: otherwise the layer learns less in large models."""
+    """Expect inputs of order one: otherwise the layer learns less in large models.
+
+    The input of a tied readout is smaller by the multiplier that the plan gives it.
+    """
     if facts.theory is None or not facts.has_lower_ends:
         return None
     weight = facts.theory.weight_of(name)
@@ -61,16 +65,27 @@ def input_at_start(facts: StudyFacts, name: str, step: int) -> Expected | None:
     role = facts.theory.expect(name, Quantity.CHANGE).role
     if role not in (Role.HIDDEN, Role.READOUT):
         return None
+    start = Expected(_input_gauge(facts, name, weight, role), role=role)
     expected = _with_lower_end(
-        Expected(0.0, role=role),
+        start,
         ("order one", 0.0),
         ("inner readouts and fixed entries before it", facts.fading),
+        ("biases before it that start smaller", facts.shrinking_biases(name)),
         ("multipliers of the tensor", facts.multiplied(weight)),
     )
     last = facts.fits(Quantity.INPUT, facts.study.observations.steps).get(name)
     if last is not None and not last.exponent < expected.least - BOUNDARY:
-        return Expected(0.0, role=role)  # training makes it of order one
+        return start  # training makes it of order one
     return expected
+
+
+def _input_gauge(facts: StudyFacts, name: str, weight: str, role: str) -> float:
+    """Return the power of the multipliers of a readout if they come before it, as measured."""
+    if facts.theory is None or role != Role.READOUT:
+        return 0.0
+    power = -facts.theory.gauge_power(weight)
+    measured = facts.measured_exponents(Quantity.INPUT).get(name, math.nan)
+    return power if abs(measured - power) < abs(measured) else 0.0
 
 
 def output_gradient(facts: StudyFacts, name: str, step: int) -> Expected | None:

@@ -178,7 +178,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         " the output of the model",
         "the product is of order one. So where the activation that the number multiplies is of"
         " order one, the number must not depend on the width. A sum of n products of activations"
-        " counts as n, as training aligns them",
+        " counts as n times one product, because training aligns the products",
         ("exact", "boundary"),
         SIZES,
         judged_in="multipliers.py: multipliers",
@@ -211,12 +211,13 @@ TABLE: tuple[JudgedQuantity, ...] = (
         When.START,
         "range",
         "the input of a hidden matrix or readout",
-        "of order one, at the start or after the last step. There are two exceptions. First, some"
+        "of order one, at the start or after the last step. There are three exceptions. First, some"
         " networks have a readout (a layer with many inputs and a fixed number of outputs) before"
         " their end: the input of a layer after it may be smaller by n^-1/2, and after two or more"
         " of them by n^-1. Second, an input may consist of a growing part and a fixed number of"
-        " entries (an action, a position): it may shrink at these sizes",
-        ("boundary", "missing alignment"),
+        " entries (an action, a position): it may shrink at these sizes. Third, biases that start"
+        " smaller in large models (as torch draws them) may be most of an output before it",
+        ("boundary", "missing alignment", "dominant"),
         SIZES,
         input_at_start,
     ),

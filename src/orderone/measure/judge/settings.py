@@ -41,7 +41,7 @@ from orderone.measure.judge.verdict import SYMBOLS, Judgement, Reason, Verdict
 from orderone.measure.observations import StudyResult
 from orderone.observe.quantities import Quantity
 from orderone.optimizers.table import record_named
-from orderone.planning.plan import Row
+from orderone.planning.plan_row import Row
 from orderone.rules.axes import decay_factor
 
 # settings that set a time scale in steps, which is the same at every size

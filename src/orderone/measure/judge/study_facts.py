@@ -17,7 +17,12 @@ from orderone.core.roles import Role
 from orderone.measure.fit import Fit
 from orderone.measure.judge.known_numbers import slope
 from orderone.measure.judge.theory import Theory
-from orderone.measure.judge.thresholds import BOUNDARY, MISSING_ALIGNMENT, VANISHING
+from orderone.measure.judge.thresholds import (
+    BOUNDARY,
+    DOMINANT,
+    MISSING_ALIGNMENT,
+    VANISHING,
+)
 from orderone.measure.observations import StudyResult
 from orderone.measure.runs import EXPERT_COUNT
 from orderone.observe.quantities import Quantity
@@ -256,6 +261,42 @@ class StudyFacts:
             if exponents.get(module, 0.0) < -BOUNDARY and self.has_fixed_entries(module):
                 powers.append(-exponents[module])
         return min(MISSING_ALIGNMENT, max(powers))
+
+    def shrinking_biases(self, name: str) -> float:
+        """Return the power by which biases before a module make its input smaller.
+
+            |W x + b|^2 = |W x|^2 + |b|^2
+
+        torch draws biases of size fan_in^-1/2, and biases may start smaller. Where they are most of
+        an output, it shrinks along with them until the product with the weight dominates.
+        """
+        return self._shrinking_biases.get(name, 0.0)
+
+    @cached_property
+    def _shrinking_biases(self) -> dict[str, float]:
+        """The largest such power before each module, in the order of the forward pass."""
+        powers: dict[str, float] = {}
+        largest = 0.0
+        for module in self.theory.order if self.theory is not None else ():
+            powers[module] = min(MISSING_ALIGNMENT, largest)
+            largest = max(largest, self._shrinking_bias(module))
+        return powers
+
+    def _shrinking_bias(self, module: str) -> float:
+        """Return the power by which an output shrinks at the start along with its bias; or 0."""
+        bias = self.fits(Quantity.WEIGHT, 0).get(f"{module}.bias")
+        output = self.fits(Quantity.OUTPUT, 0).get(module)
+        if bias is None or output is None or bias.exponent > -BOUNDARY:
+            return 0.0
+        observations = self.study.observations
+        outputs = observations.at(module, Quantity.OUTPUT, 0)
+        shares = []
+        for run, moments in observations.at(f"{module}.bias", Quantity.WEIGHT, 0).items():
+            if run[0] == self.study.sizes[0] and run in outputs:
+                shares.append((moments.rms / outputs[run].rms) ** 2)
+        if not shares or fmean(shares) < DOMINANT:
+            return 0.0
+        return max(0.0, -max(bias.exponent, output.exponent))
 
     @property
     def small_gradients(self) -> float:

@@ -55,6 +55,13 @@ THRESHOLDS: dict[str, Threshold] = {
         "a sum of n terms is n times one term if all have the same sign, and n^(1/2) times one term"
         " if signs are independent",
     ),
+    "dominant": Threshold(
+        0.5,
+        "smallest share of a bias in the squares of an output (at the start, in the smallest model)"
+        " that lets the output shrink along with the bias",
+        "the bias is more than the product with the weight. torch draws biases of size fan_in^-1/2,"
+        " and a product with small activations (behind several GELUs) is smaller in small models",
+    ),
     "wide": Threshold(
         1.5,
         "widest interval for FAIL; a wider one is UNCLEAR",
@@ -127,6 +134,7 @@ COMMON = THRESHOLDS["common"].value
 ROUGH = THRESHOLDS["rough"].value
 LEAST_GROWTH = THRESHOLDS["least growth"].value
 MISSING_ALIGNMENT = THRESHOLDS["missing alignment"].value
+DOMINANT = THRESHOLDS["dominant"].value
 WIDE = THRESHOLDS["wide"].value
 FADES = THRESHOLDS["fades"].value
 FEW = int(THRESHOLDS["few sizes"].value)

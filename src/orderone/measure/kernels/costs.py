@@ -54,6 +54,20 @@ def working_memory(memory: Count | None, device: torch.device) -> int:
     return CPU_BYTES
 
 
+def _tiles_of_products(
+    size: Size, examples: int, outputs: int, memory: int
+) -> tuple[int, int, int]:
+    """Return examples of a tile, outputs of a chunk, and the bytes that they need.
+
+    For each output of a chunk there is a gradient, and a copy of all activations.
+    """
+    each = 4 * (size.graph + size.taps)
+    tile = max(1, min(examples, memory // max(1, each)))
+    gradients = 4 * size.parameters * 8
+    chunk = max(1, min(outputs, memory // max(1, gradients + tile * each)))
+    return tile, chunk, chunk * (gradients + tile * each)
+
+
 def costs(
     size: Size,
     examples: tuple[int, int],
@@ -79,9 +93,11 @@ def costs(
             break
         multiplied |= chosen
     visits = -(-examples[0] // tile)
-    passes = examples[0] + (0 if visits == 1 and symmetric else visits * examples[1])
+    passes = examples[0]
+    if visits > 1 or not symmetric:
+        passes += visits * examples[1]
     jacobian = (1 + BACKWARD * outputs) * (passes * size.flops + PASS * -(-passes // tile))
-    pairs = -(-examples[0] // tile) * -(-examples[1] // tile)
+    pairs = visits * -(-examples[1] // tile)
     for uses in size.jacobians.values():
         jacobian += pairs * min(contraction_flops(uses, uses, trace, tiles, outputs))
     directions = groups * examples[1] * outputs
@@ -90,12 +106,7 @@ def costs(
     if method == "auto":
         method = "jacobian" if jacobian <= products else "products"
     if method == "products":
-        # a gradient and a copy of all activations for each output of a chunk
-        each = 4 * (size.graph + size.taps)
-        tile = max(1, min(examples[0], memory // max(1, each)))
-        gradients = 4 * size.parameters * 8
-        chunk = max(1, min(outputs, memory // max(1, gradients + tile * each)))
-        used = chunk * (gradients + tile * each)
+        tile, chunk, used = _tiles_of_products(size, examples[0], outputs, memory)
     used = int(used / USABLE)
     return Costs(method, tile, chunk, used, jacobian, products, multiplied)
 

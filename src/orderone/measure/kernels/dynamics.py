@@ -67,12 +67,7 @@ class MSEDynamics:
             )
         outputs = y.shape[1] if y.dim() == 2 else None
         matrix, self._coupled = flat_kernel(ntk, "ntk", outputs)
-        if matrix.shape != (y.shape[0] * self._coupled,) * 2:
-            raise InputError(
-                f"ntk: expected a square kernel of {y.shape[0]} examples, got the shape"
-                f" {tuple(matrix.shape)}",
-                argument="ntk",
-            )
+        _check_square(matrix, y.shape[0], self._coupled)
         self._matrix = matrix
         y = self._columns(y.double().to(matrix.device))
         start = torch.zeros_like(y)
@@ -88,13 +83,16 @@ class MSEDynamics:
         self._test: Tensor | None = None
         self._test_start: Tensor | None = None
         if test_ntk is not None:
-            self._test, _ = flat_kernel(test_ntk, "test_ntk", outputs)
-            self._test = self._test.to(matrix.device)
-            tests = self._test.shape[0] // self._coupled
-            begin = torch.zeros(tests, *self._shape, dtype=torch.float64, device=matrix.device)
-            if test_initial is not None:
-                begin = self._like(test_initial, "test_initial", tests)
-            self._test_start = self._columns(begin)
+            self._test = flat_kernel(test_ntk, "test_ntk", outputs)[0].to(matrix.device)
+            self._test_start = self._initial_of_tests(self._test, test_initial)
+
+    def _initial_of_tests(self, kernel: Tensor, initial: Matrix | None) -> Tensor:
+        """Return the initial outputs of the test examples as columns; by default zeros."""
+        tests = kernel.shape[0] // self._coupled
+        if initial is not None:
+            return self._columns(self._like(initial, "test_initial", tests))
+        zeros = torch.zeros(tests, *self._shape, dtype=torch.float64, device=kernel.device)
+        return self._columns(zeros)
 
     @property
     def largest_stable_lr(self) -> float:
@@ -204,6 +202,15 @@ class MSEDynamics:
                 argument=name,
             )
         return found
+
+
+def _check_square(matrix: Tensor, examples: int, coupled: int) -> None:
+    if matrix.shape != (examples * coupled,) * 2:
+        raise InputError(
+            f"ntk: expected a square kernel of {examples} examples, got the shape"
+            f" {tuple(matrix.shape)}",
+            argument="ntk",
+        )
 
 
 def _check_semidefinite(eigenvalues: Tensor) -> None:

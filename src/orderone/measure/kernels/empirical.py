@@ -389,12 +389,8 @@ def _problem(
         left = read_examples(x1, model, "x1")
         right = left if x2 is None else read_examples(x2, model, "x2")
         shape = _checked(model, left, select)
-        if right is not left and _checked(model, right, select) != shape:
-            raise InputError(
-                "x2: expected examples whose outputs have the shape of those of x1,"
-                f" {tuple(shape)}",
-                argument="x2",
-            )
+        if right is not left:
+            _check_same_outputs(shape, _checked(model, right, select))
         reading = read_outputs(outputs, shape)
         function = Differentiable(model, parameters, select)
         size = function.prepare(left)
@@ -457,6 +453,14 @@ def _equal(found: Tensor, alone: Tensor) -> bool:
 
 
 @torch.no_grad()
+def _check_same_outputs(left: torch.Size, right: torch.Size) -> None:
+    if left != right:
+        raise InputError(
+            f"x2: expected examples whose outputs have the shape of those of x1, {tuple(left)}",
+            argument="x2",
+        )
+
+
 def _checked(model: nn.Module, examples: Examples, select: Select | None) -> torch.Size:
     """Return the shape of the outputs of one example; refuse models that are no function of it."""
     rows = examples.rows(slice(0, TOGETHER))

@@ -184,6 +184,15 @@ def _products(
     return product.reshape(*mine.shape[:2], *theirs.shape[:2])
 
 
+def _work_to_form(jacobian: Jacobian, entries: int) -> int:
+    """Return the operations that turn the factors of one output into a matrix."""
+    if jacobian.is_explicit:
+        return 0
+    if isinstance(jacobian.rows, Indices):
+        return WEIGHT_OF_A_SUM * entries
+    return 2 * jacobian.rows.terms * entries
+
+
 def contraction_flops(
     left: Sequence[Jacobian],
     right: Sequence[Jacobian],
@@ -210,12 +219,7 @@ def contraction_flops(
     sides = ((left, examples[0]),) if left is right else zip((left, right), examples, strict=True)
     for jacobians, count in sides:
         for jacobian in jacobians:
-            work = 2 * jacobian.rows.terms * entries
-            if jacobian.is_explicit:
-                work = 0
-            elif isinstance(jacobian.rows, Indices):
-                work = WEIGHT_OF_A_SUM * entries
-            explicit += count * each * work
+            explicit += count * each * _work_to_form(jacobian, entries)
     factored = 0.0
     for one in left:
         for other in right:

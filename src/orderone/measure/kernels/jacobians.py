@@ -179,7 +179,8 @@ class Differentiable:
             output = self.run(examples, [row.unsqueeze(0) for row in rows])
         if output.is_complex() or not output.is_floating_point():
             raise InputError(
-                f"model: expected real floating outputs, got {output.dtype}", argument="model"
+                f"model: expected outputs of a real floating type, got {output.dtype}",
+                argument="model",
             )
         self.others |= survey.others
         self.others |= {name for name, p in self.parameters.items() if p.is_complex()}

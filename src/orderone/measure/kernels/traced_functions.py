@@ -15,6 +15,7 @@ from torch import Tensor
 from orderone.core.errors import InputError
 from orderone.measure.kernels.traced_call import Call
 from orderone.measure.kernels.traced_values import (
+    Node,
     Origin,
     Value,
     after,
@@ -95,16 +96,7 @@ def _composed(
     source = x.source
     if result.shape != x.tensor.shape:
         return None
-    if source.node.narrow:
-        raise _not_gaussian(source.node.narrow)
-    if not source.node.neurons.gaussian:
-        raise InputError(
-            "its argument is not Gaussian; only the output of a layer with weights is. The argument"
-            " is an input, or it follows another function, such as the sum after a residual block"
-            " whose skip path has passed an activation",
-            "needs-dense-layer",
-            argument="model",
-        )
+    _check_argument(source.node)
 
     def function(values: Tensor) -> Tensor:
         def swap(leaf: object) -> object:
@@ -127,6 +119,20 @@ def _composed(
     node = source.node.then(layer)
     origin = Origin(source.node, function)
     return Value(result, node, x.labels, x.channels, x.features, None, origin)
+
+
+def _check_argument(node: Node) -> None:
+    """Raise an InputError if a function of these neurons is not one of Gaussian numbers."""
+    if node.narrow:
+        raise _not_gaussian(node.narrow)
+    if not node.neurons.gaussian:
+        raise InputError(
+            "its argument is not Gaussian; only the output of a layer with weights is. The argument"
+            " is an input, or it follows another function, such as the sum after a residual block"
+            " whose skip path has passed an activation",
+            "needs-dense-layer",
+            argument="model",
+        )
 
 
 def _jumps(phi: Jumping) -> InputError:

@@ -90,6 +90,10 @@ class Trace:
     normalized: frozenset[str] = frozenset()
     # matrices, convolutions and tables that the model's outputs are linear in
     at_output: frozenset[str] = frozenset()
+    # those among them that no other one reads
+    readouts: frozenset[str] = frozenset()
+    # those from which outputs are computed without another one, also by nonlinear functions
+    last_makers: frozenset[str] = frozenset()
     # sizes that products of two activations are summed over, in the order of the network
     summed: tuple[int, ...] = ()
     terms: tuple[Term, ...] = ()

@@ -250,9 +250,27 @@ class Graph:
                 if start is not None:
                     pairs.append((start, end))
         spans = [pair for pair in pairs if self._inside(*pair)]
-        if len(spans) != 1:
+        if len(spans) != 1 or any(self._modulates(step, *pair) for pair in directions):
             return None
         return spans[0]
+
+    def _modulates(self, step: Step, shift: int, product: int) -> bool:
+        """Return whether a sum is y * scale + shift, where scale and shift are parts of one result.
+
+        The shift is no stream, although y depends on it through earlier layers (adaptive norms).
+        """
+        while self.steps[product].kind == "pass" and len(self.steps[product].parents) == 1:
+            [product] = self.steps[product].parents
+        if self.steps[product].kind != "product":
+            return False
+        size = max(value.tensor.numel() for value in step.flow if value.step == shift)
+        wholes = {index for index, _, _ in self._back([shift], _STREAM)}
+        for factor in self.steps[product].parents:
+            for index, maker, _ in self._back([factor], _STREAM):
+                is_part = any(value.tensor.numel() > size for value in maker.flow)
+                if index in wholes and maker.kind == "pass" and is_part:
+                    return True
+        return False
 
     def _recurrent(self, start: int, end: int) -> set[str]:
         """Return the parameters of a recurrence: its last matrix is used earlier in it, too."""
@@ -271,7 +289,13 @@ class Graph:
         return latest
 
     def _leads_to(self, early: int, late: int) -> bool:
-        return self.steps[early].fed and self._between(early, early, late)
+        """Return whether a step that may be a stream is an ancestor of another one.
+
+        A stream depends on the inputs, or starts at a learned table, such as queries or latents.
+        """
+        step = self.steps[early]
+        is_stream = step.fed or any(use.kind == "table" for _, use in step.uses)
+        return is_stream and self._between(early, early, late)
 
     def _between(self, start: int, index: int, end: int) -> bool:
         if end == start:
@@ -446,6 +470,36 @@ class Graph:
         names: set[str] = set()
         for _, maker, _ in self._back(starts, _PASSED):
             names.update(name for name, use in maker.uses if use.kind in _USES)
+        return frozenset(names)
+
+    def readouts(self, values: Iterable[Value]) -> frozenset[str]:
+        """Return the makers of values that no other matrix, convolution or table reads."""
+        read = 0  # bit mask of steps
+        for index, step in enumerate(self.steps):
+            if any(use.kind in _USES for _, use in step.uses):
+                read |= step.ancestors & ~(1 << index)
+        starts = [value.step for value in values if value.step is not None]
+        names: set[str] = set()
+        for index, maker, _ in self._back(starts, _PASSED):
+            if not read >> index & 1:
+                names.update(name for name, use in maker.uses if use.kind in _USES)
+        return frozenset(names)
+
+    def last_makers(self, values: Iterable[Value]) -> frozenset[str]:
+        """Return the matrices, convolutions and tables from which values are computed without
+        another one, also by nonlinear functions."""
+        names: set[str] = set()
+        visited: set[int] = set()
+        ahead = [value.step for value in values if value.step is not None]
+        while ahead:
+            index = ahead.pop()
+            if index in visited:
+                continue
+            visited.add(index)
+            made = [name for name, use in self.steps[index].uses if use.kind in _USES]
+            names.update(made)
+            if not made:
+                ahead += self.steps[index].parents
         return frozenset(names)
 
     def parallel_lists(self, used_at: Mapping[str, Sequence[int]]) -> frozenset[str]:

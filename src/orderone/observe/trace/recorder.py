@@ -82,6 +82,8 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         normalized=graph.normalized_matrices(),
         data_readers=graph.data_readers(),
         at_output=graph.makers_of(output_values),
+        readouts=graph.readouts(output_values),
+        last_makers=graph.last_makers(recorder.values_of(outputs, least=1)),
         summed=tuple(recorder.summed),
         terms=scaled_terms(graph, output_values),
         generated=graph.generated_matrices(),
@@ -221,11 +223,11 @@ class Recorder(TorchDispatchMode):
             self._remember(value)
         return self.values[id(tensor)]
 
-    def values_of(self, outputs: object) -> list[Value]:
-        """Return the tensors with more than one entry in the result of the pass, so not a loss."""
+    def values_of(self, outputs: object, least: int = 2) -> list[Value]:
+        """Return the tensors with at least two entries in the result of the pass, so not a loss."""
         values: list[Value] = []
         for tensor in tensors_in(outputs):
-            if tensor.numel() > 1 and id(tensor) in self.values:
+            if tensor.numel() >= least and id(tensor) in self.values:
                 values.append(self.values[id(tensor)])
         return values
 

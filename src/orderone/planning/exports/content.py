@@ -12,7 +12,8 @@ from orderone.optimizers.table import Eps, record_named
 from orderone.planning.exports import names as tables
 
 if TYPE_CHECKING:
-    from orderone.planning.plan import Plan, Row
+    from orderone.planning.plan import Plan
+    from orderone.planning.plan_row import Row
 
 AS_IS = "as-is"
 # own names: a function or a mapping from the plan's names; "as-is" if the trainer has these
@@ -182,9 +183,9 @@ def _refuse_packed(name: str, rows: "Sequence[Row]", different: Sequence[str]) -
     first = rows[0]
     second = next(row for row in rows if _settings(row) != _settings(first) or not row.trained)
     raise InputError(
-        f"{name}: expected one value of {' and '.join(different)}, got those of {first.name}"
-        f" ({_values(first, different)}) and {second.name} ({_values(second, different)}), which"
-        " this tensor of the trainer holds together",
+        f"{name}: this tensor of the trainer joins {first.name} ({_values(first, different)}) and"
+        f" {second.name} ({_values(second, different)}); expected the same"
+        f" {' and '.join(different)} for both",
         "export-packed",
         argument="target",
     )

@@ -10,7 +10,7 @@ from torch import nn
 
 from orderone.core.errors import InputError
 from orderone.core.exact import count
-from orderone.observe.inventory import unwrap
+from orderone.observe.inventory import clean
 from orderone.optimizers.record import class_name
 from orderone.planning.exports.content import Content, Names, content
 from orderone.planning.exports.format import LOSSES, Base, Format, Values
@@ -20,7 +20,7 @@ from orderone.planning.exports.formats.nemo import Nemo
 from orderone.planning.exports.formats.olmo_core import OlmoCore
 from orderone.planning.exports.formats.plain import Json, Yaml, rest
 from orderone.planning.exports.formats.torchtitan import Torchtitan
-from orderone.planning.exports.patterns import numbers_matter, regex, template
+from orderone.planning.exports.patterns import inside, numbers_matter, regex, template
 from orderone.planning.exports.schedules import check_schedule
 
 if TYPE_CHECKING:
@@ -82,12 +82,9 @@ class Export:
 
     def _must_match(self, model: nn.Module) -> None:
         """Raise an InputError if a trained tensor of the model has no settings in the export."""
-        named = unwrap(model).named_parameters()
-        names = [self._format.compared(name) for name, p in named if p.requires_grad]
-        matched = set(self._format.read(dict(self.data), names))
-        if self._format.has_default:
-            matched &= set(self.names)
-        missing = [name for name in names if name not in matched]
+        names = self._format.names_in(model)
+        found = self.settings(names)
+        missing = self._without_settings(names, found)
         if missing:
             raise InputError(
                 f"model: no pattern of the export matches {', '.join(missing[:3])}"
@@ -96,14 +93,31 @@ class Export:
                 argument="model",
             )
         known = {template(name) for name in self.names}
-        for name in matched:
-            if not known & {template(name), template(self._format.inside(name))}:
+        for name in found:
+            if not known & {template(other) for other in _inner_names(name)}:
                 raise InputError(
                     f"model: a pattern of the export matches {name}, which the planned model does"
                     " not have; plan the model that the trainer trains, or pass names= to"
                     " plan.export",
                     argument="model",
                 )
+
+    def _without_settings(self, names: Sequence[str], found: Mapping[str, Values]) -> list[str]:
+        """Return the names that no pattern matches, among names of a model that may be wrapped.
+
+        Where tensors without a pattern have settings, too, compare these with the plan.
+        """
+        settings = self.settings()
+        missing: list[str] = []
+        for name in names:
+            planned = [settings[other] for other in _inner_names(name) if other in settings]
+            if planned:
+                matched = found.get(name) == planned[0]
+            else:
+                matched = name in found and not self._format.has_default
+            if not matched:
+                missing.append(name)
+        return missing
 
     def check_schedule(self, schedule: object, steps: int = 1000) -> None:
         """Raise BrokenRatios if a schedule changes the ratios between the groups of the export.
@@ -155,6 +169,11 @@ def export(
             " parallelism each stage counts its layers from 0, and the export is wrong there"
         )
     return Export(target, data, init, made.names, tuple(notes), chosen)
+
+
+def _inner_names(name: str) -> list[str]:
+    """Return what the name of a tensor may be in the model inside of wrappers."""
+    return [*inside(name), *inside(clean(name))]
 
 
 def _read_allowed(allow_loss: Sequence[str]) -> set[str]:

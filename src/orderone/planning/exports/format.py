@@ -67,13 +67,9 @@ class Format(ABC):
         """Return whether the format can hold this option of the optimizer's class."""
         return "options" in self.holds
 
-    def compared(self, name: str) -> str:
-        """Return the name of a tensor as the trainer compares it with patterns."""
-        return name
-
-    def inside(self, name: str) -> str:
-        """Return the name of a tensor without what wrappers add to it."""
-        return clean(name)
+    def names_in(self, model: nn.Module) -> list[str]:
+        """Return the names of the trained tensors as the trainer compares them with patterns."""
+        return [name for name, p in model.named_parameters() if p.requires_grad]
 
     @abstractmethod
     def data(self, content: Content, base: Base) -> Data:
@@ -128,12 +124,17 @@ def first_match(
     return matches
 
 
+def trained_tensors(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the trained tensors of a model, which may be wrapped, by their names inside."""
+    named = unwrap(model).named_parameters()
+    return {clean(name): p for name, p in named if p.requires_grad}
+
+
 def torch_groups(groups: Sequence[Mapping[str, Any]], model: nn.Module | None) -> TorchGroups:
     """Return parameter groups of torch.optim with the tensors of `model`."""
     if model is None:
         raise InputError("model: expected the model that the trainer trains", argument="model")
-    named = unwrap(model).named_parameters()
-    tensors = {clean(name): p for name, p in named if p.requires_grad}
+    tensors = trained_tensors(model)
     matched = first_match(groups, tensors)
     missing = [name for name in tensors if name not in matched]
     if missing:

@@ -11,12 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from orderone.core.errors import InputError
-from orderone.planning.schedule import (
-    BrokenRatios,
-    is_proportional,
-    simulated_rates,
-    two_groups,
-)
+from orderone.planning.optimizer_groups import BrokenRatios
+from orderone.planning.schedule import is_proportional, simulated_rates, two_groups
 
 Rates = list[list[float]]
 

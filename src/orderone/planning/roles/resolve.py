@@ -372,7 +372,9 @@ def structural_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
         if is_output or (last and not _goes_on(evidence, widths, inside)):
             roles[evidence.name] = Role.READOUT
         else:
-            roles[evidence.name] = _structural_role(evidence, widths, first)
+            # an output may be as large as an input: what reads data is measured by inner widths
+            read_by_it = inside if evidence.reads_data else widths
+            roles[evidence.name] = _structural_role(evidence, widths, read_by_it, first)
     return roles
 
 
@@ -386,13 +388,17 @@ def _goes_on(evidence: Evidence, widths: set[int], inside: set[int]) -> bool:
     return _structural_size(evidence, layout.fan_out, widths) in inside
 
 
-def _structural_role(evidence: Evidence, widths: set[int], first: bool) -> Role:
+def _structural_role(evidence: Evidence, widths: set[int], read: set[int], first: bool) -> Role:
+    """Return the role of a matrix; `read` are the widths that it may read."""
     layout = evidence.only_matrix
     assert layout is not None
-    fan_in = _structural_size(evidence, layout.fan_in, widths)
+    fan_in = _structural_size(evidence, layout.fan_in, read)
     fan_out = _structural_size(evidence, layout.fan_out, widths)
     joined = evidence.reads_data is False and any(_several_times(fan_in, n) for n in widths)
-    if first or (fan_in not in widths and not joined):
+    # a convolution in groups: each reads a part of a width
+    is_filter = len(evidence.item.shape) > len(layout.fan_in) + len(layout.fan_out) and fan_in > 1
+    joined |= evidence.reads_data is False and is_filter and any(n % fan_in == 0 for n in widths)
+    if first or (fan_in not in read and not joined):
         if fan_in == 1:
             return Role.VECTOR
         return Role.EMBEDDING

@@ -57,7 +57,10 @@ def read_executor(
                 argument="workers",
             )
         return Here()
-    number = None if workers is None else count(workers, "workers")
+    if workers is None:
+        number = None
+    else:
+        number = count(workers, "workers")
     if name == "processes":
         from orderone.sweeping.executors.processes import Processes
 

@@ -96,7 +96,10 @@ class Ray:
             ) from error
 
     def _slots(self) -> int:
-        resource = "GPU" if self._device.startswith("cuda") else "CPU"
+        if self._device.startswith("cuda"):
+            resource = "GPU"
+        else:
+            resource = "CPU"
         return max(1, int(self._ray.cluster_resources().get(resource, 1)))
 
     def run(

@@ -90,7 +90,9 @@ def _step_of(job: Job, trial: Trial) -> Step:
 
 
 def _copy(leaf: object) -> object:
-    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+    if isinstance(leaf, torch.Tensor):
+        return leaf.clone()
+    return leaf
 
 
 def _operations(step: Step) -> int:

@@ -114,7 +114,9 @@ def _seconds_alone(job: Job, trial: Trial, first: FirstBatches) -> float:
 
 
 def _first_row(leaf: object) -> object:
-    return leaf[0].clone() if isinstance(leaf, Tensor) else leaf
+    if isinstance(leaf, Tensor):
+        return leaf[0].clone()
+    return leaf
 
 
 def _copy(leaf: object) -> object:

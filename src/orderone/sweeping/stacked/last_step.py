@@ -101,7 +101,9 @@ class LastStep:
         self.alone: Step = self._prepared(alone, attributes)
 
     def _row(self, leaf: object) -> object:
-        return leaf[self.row].clone() if isinstance(leaf, Tensor) else leaf
+        if isinstance(leaf, Tensor):
+            return leaf[self.row].clone()
+        return leaf
 
     def _built(self, trial: Trial) -> Step:
         return make_step(self.job, trial, self.job.member(trial), Step)

@@ -169,7 +169,10 @@ def _same_program(job: Job, trials: Sequence[Trial]) -> list[list[Trial]]:
         rule = trial.get("rule")
         if rule not in factors:
             factors[rule] = str(job.member(trial).plan.multipliers)
-        steps = trial.get("steps") if job.schedule in DEPEND_ON_STEPS else None
+        if job.schedule in DEPEND_ON_STEPS:
+            steps = trial.get("steps")
+        else:
+            steps = None
         groups.setdefault((factors[rule], steps), []).append(trial)
     return list(groups.values())
 

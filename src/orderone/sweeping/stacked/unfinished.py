@@ -57,7 +57,9 @@ def saved_proof(folder: Path | None, trials: Sequence[Trial]) -> Proof | None:
     """Return the proof of the stack that these trials continue; None if they start anew."""
     for _, record in _saved(folder):
         if {trial.key for trial in trials} <= set(record["losses"]):
-            return Proof.read(record["proof"]) if "proof" in record else None
+            if "proof" in record:
+                return Proof.read(record["proof"])
+            return None
     return None
 
 
@@ -70,15 +72,16 @@ def save(training: "StackedTraining") -> None:
         training.lost = f"get_extra_state of a module returns {unsaved_part(extra)}"
     if training.lost is not None:
         if not training.job.warned(training.lost):
-            text = f"a running stack has no checkpoint, because {training.lost}; training goes on"
+            text = f"a running stack has no checkpoint, because {training.lost}; it continues"
             warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=2)
         return
     state = training.stack.state()
     size = sum(x.numel() * x.element_size() for x in state.values())
     if size > LARGEST:
         text = (
-            f"a running stack has no checkpoint, because its state has {size / 2**30:.1f} GiB, and"
-            f" more than {LARGEST >> 30} take longer to write than to compute again; it continues"
+            f"a running stack has no checkpoint, because its state has {size / 2**30:.1f} GiB;"
+            f" writing more than {LARGEST >> 30} GiB takes longer than computing it again. The"
+            " training continues"
         )
         if not training.job.warned(text):
             warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=2)

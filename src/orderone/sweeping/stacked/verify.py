@@ -352,7 +352,10 @@ class _Verification:
             if difference.place in expected.found:
                 allowed += NEAR * expected.found[difference.place].units
             if kind in ("update", "gradient", "buffer"):  # gradients are compared all together
-                allowed = ROUNDING if kind == "update" or left is None else inf
+                if kind == "update" or left is None:
+                    allowed = ROUNDING
+                else:
+                    allowed = inf
             if not difference.units <= allowed:
                 raise self._refused(difference, found, self.job)
         how = "as near as a run with other kernels"

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
 
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, switch
 from orderone.core.exact import HALF, ONE, ZERO, exact
 from orderone.core.inputs import UserInput
 from orderone.core.roles import Role
@@ -75,6 +75,7 @@ class UpdateLaw:
     def __post_init__(self) -> None:
         for name in ("gradient", "weight", "fan_out", "fan_in"):
             object.__setattr__(self, name, exact(getattr(self, name), name))
+        object.__setattr__(self, "spectral", switch(self.spectral, "spectral"))
         for name in ("fan_out", "fan_in"):
             if getattr(self, name) and not self.spectral:
                 raise InputError(

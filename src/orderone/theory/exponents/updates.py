@@ -17,8 +17,8 @@ if a + e is. With e = c + gradient * g + weight * b, where g changes with a, the
 
     c - (1 + gradient - weight) theta
 
-The factor is 2 for SGD, 1 for Adam and Muon, 0 for Adafactor (erratum S0.3; the paper prints 1 for
-all).
+The factor is 2 for SGD, 1 for Adam and Muon, 0 for Adafactor (erratum S0.3; the paper prints 1,
+which is right for Adam).
 
 **Alignment.** Exponents of the products of weights, updates and activations:
 

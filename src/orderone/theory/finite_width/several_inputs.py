@@ -48,6 +48,16 @@ class FourPointKernel:
     vertex: np.ndarray  # V, (layers, inputs, inputs, inputs, inputs)
 
 
+def _check_lengths(K: np.ndarray, layer: int) -> None:
+    """Raise an InputError if a length of this layer is 0 or overflows."""
+    if not (K.diagonal().min() > 0 and K.max() < LARGEST):
+        raise InputError(
+            "weight_var: expected lengths above 0 that stay finite, got lengths of 0 or"
+            f" infinity in layer {layer}; take another weight_var or bias_var",
+            argument="weight_var",
+        )
+
+
 def four_point_kernel(
     activation: Name | Function,
     widths: Widths,
@@ -80,16 +90,10 @@ def four_point_kernel(
     corrections = [D]
     vertices = [V]
     for n in sizes[:-1]:
-        if not (K.diagonal().min() > 0 and K.max() < LARGEST):
-            raise InputError(
-                "weight_var: expected lengths above 0 that stay finite, got others in layer"
-                f" {len(vertices)}; take another weight_var or bias_var",
-                argument="weight_var",
-            )
-        of_products = _covariance_of_products(phi, K)
+        _check_lengths(K, len(vertices))
         slopes = _slopes(phi, K, w)
         D = _half(slopes, D[:, :, None, None])[:, :, 0, 0] + w * _bends(phi, K, V)
-        V = w**2 * of_products / n + _through(slopes, V)
+        V = w**2 * _covariance_of_products(phi, K) / n + _through(slopes, V)
         K = b + w * _pairs(phi, K)
         covariances.append(K)
         corrections.append(D)

@@ -112,10 +112,7 @@ def attend(
         of_pairs = sampled.averages
     value = _semidefinite(of_pairs[VALUE])
     bend = of_pairs.get(("bend", FORWARD), np.zeros_like(queries.G))
-    propagated = {}
-    for name, tangents in along.items():
-        through_scores = bend * tangents.queries + queries.G * of_pairs["bend", name]
-        propagated[name] = of_pairs["value", name] + strength * through_scores
+    propagated = _propagated(along, queries, of_pairs, bend, strength)
     variance = np.maximum(of_pairs["square", FORWARD] - of_pairs[VALUE] ** 2, 0)
     errors = _errors(sampled, queries, values, along, strength)
     if along and sharp:
@@ -131,6 +128,21 @@ def _mean_over_repetitions(repeated: Averages) -> SampledAverages:
         means[key] = each.mean(axis=0)
         errors[key] = float(each.std(axis=0, ddof=1).max()) / REPETITIONS**0.5
     return SampledAverages(means, errors)
+
+
+def _propagated(
+    along: TangentKernels,
+    queries: Stream,
+    of_pairs: Averages,
+    bend: np.ndarray,
+    strength: float,
+) -> dict[str, np.ndarray]:
+    """Return the tangent kernel of each group behind the attention."""
+    propagated = {}
+    for name, tangents in along.items():
+        through_scores = bend * tangents.queries + queries.G * of_pairs["bend", name]
+        propagated[name] = of_pairs["value", name] + strength * through_scores
+    return propagated
 
 
 def _errors(

@@ -30,7 +30,7 @@ from orderone.theory.activations import Activation
 from orderone.theory.transformer.attention import SPREADS, Errors, attend
 from orderone.theory.transformer.positional import AttentionMap
 from orderone.theory.transformer.sharpness import check_sharpness
-from orderone.theory.transformer.stream import Stream
+from orderone.theory.transformer.stream import Stream, check_tangents, check_variance
 from orderone.theory.transformer.weights import Weights
 
 
@@ -45,6 +45,24 @@ class BlockResult:
     theta_error: float = 0.0
     # variance of the branch with a single head; with H heads it is 1/H of this
     head_variance: np.ndarray | None = None
+
+
+def _direct(
+    weights: Weights, through_scores: np.ndarray, value: np.ndarray, qk_norm: bool
+) -> dict[str, np.ndarray]:
+    """Return the contributions of the weights of attention to the tangent kernel."""
+    C = weights.C
+    of_queries = C["K"]
+    of_keys = C["Q"]
+    if qk_norm:  # queries and keys have the length 1, whatever their constants
+        of_queries = 1 / C["Q"]
+        of_keys = 1 / C["K"]
+    return weights.direct(
+        Q=of_queries * through_scores,
+        K=of_keys * through_scores,
+        V=C["U"] * value,
+        U=C["V"] * value,
+    )
 
 
 def attention_block(
@@ -64,6 +82,7 @@ def attention_block(
     `keys` is `normalized` itself, or another stream (encoder-decoder attention, S2 (2.2)-(2.4)).
     `temperature` divides scores.
     """
+    check_tangents((normalized, keys))
     C = weights.C
     strength = C["Q"] * C["K"] / temperature**2
     if qk_norm:
@@ -75,12 +94,7 @@ def attention_block(
     direct = {}
     if stream.theta:
         through_scores = both / temperature**2 * normalized.G * attended.bend
-        direct = weights.direct(
-            Q=(1 / C["Q"] if qk_norm else C["K"]) * through_scores,
-            K=(1 / C["K"] if qk_norm else C["Q"]) * through_scores,
-            V=C["U"] * attended.value,
-            U=C["V"] * attended.value,
-        )
+        direct = _direct(weights, through_scores, attended.value, qk_norm)
     after = stream.plus(both * attended.value, propagated, direct)
     theta_error = _theta_error(after, attended.errors, weights, qk_norm, temperature)
     check_sharpness(theta_error, strength)
@@ -128,13 +142,14 @@ def mlp_block(stream: Stream, normalized: Stream, phi: Activation, weights: Weig
     C = weights.C
     K = C["W"] * normalized.G
     pair = _averages(phi.pair, K)
+    check_variance(pair)
     if not stream.theta:
         return BlockResult(stream.plus(C["X"] * pair, {}, {}))
     slope = _averages(phi.derivative_pair, K)
     propagated = {}
     for group, kernel in normalized.theta.items():
-        propagated[group] = C["X"] * C["W"] * slope * kernel
-    direct = weights.direct(W=C["X"] * slope * normalized.G, X=pair)
+        propagated[group] = _times(C["X"] * C["W"] * slope, kernel)
+    direct = weights.direct(W=_times(C["X"] * slope, normalized.G), X=pair)
     return BlockResult(stream.plus(C["X"] * pair, propagated, direct))
 
 
@@ -145,15 +160,22 @@ def gated_block(
     C = weights.C
     K = C["W"] * normalized.G
     pair = _averages(phi.pair, K)
+    check_variance(pair)
     branch = K * pair
     if not stream.theta:
         return BlockResult(stream.plus(C["X"] * branch, {}, {}))
     through = K * _averages(phi.derivative_pair, K) + pair
     propagated = {}
     for group, kernel in normalized.theta.items():
-        propagated[group] = C["X"] * C["W"] * through * kernel
-    direct = weights.direct(W=C["X"] * through * normalized.G, X=branch)
+        propagated[group] = _times(C["X"] * C["W"] * through, kernel)
+    direct = weights.direct(W=_times(C["X"] * through, normalized.G), X=branch)
     return BlockResult(stream.plus(C["X"] * branch, propagated, direct))
+
+
+def _times(slope: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """Return the product; the slope of a jump is infinite, but what is 0 stays 0."""
+    with np.errstate(invalid="ignore"):
+        return np.where(kernel == 0, 0.0, slope * kernel)
 
 
 def _averages(average: Callable[..., np.ndarray], K: np.ndarray) -> np.ndarray:

@@ -68,24 +68,16 @@ def run(
     stream = embedded(model, G0, tokens, weights)
     visible, keys, visible_memory = _sources(model, stream.tokens, mask, memory, rates, merged)
     blocks = _Blocks(model, weights, visible, keys, visible_memory)
-    if merged:
-        stream = stream.merged()
-    streams = [stream]
+    streams = [stream.merged() if merged else stream]
     errors: list[float] = []
     theta_errors: list[float] = []
     variances: list[np.ndarray] = []
     for number, letter in enumerate(model.blocks):
         passed = blocks(letter, number, streams[-1])
-        after = passed.stream
-        if model.placement == "post":
-            after = after.normalized(model.eps, model.norm_gain)
-        streams.append(after.merged() if merged else after)
+        streams.append(_after(passed, model, merged))
         errors.append(passed.error)
         theta_errors.append(passed.theta_error)
-        if passed.head_variance is None:
-            variances.append(np.zeros_like(stream.G))
-        else:
-            variances.append(passed.head_variance)
+        variances.append(_head_variance(passed, stream))
     last = last_normalized(model, streams[-1])
     output, theta = head_block(last, model.head, model.pool, weights)
     return Prediction(
@@ -99,6 +91,19 @@ def run(
         model.norm_gain,
         plain=model.placement == "pre" and model.skip_gain == 1,
     )
+
+
+def _after(passed: BlockResult, model: "Transformer", merged: bool) -> Stream:
+    after = passed.stream
+    if model.placement == "post":
+        after = after.normalized(model.eps, model.norm_gain)
+    return after.merged() if merged else after
+
+
+def _head_variance(passed: BlockResult, stream: Stream) -> np.ndarray:
+    if passed.head_variance is None:
+        return np.zeros_like(stream.G)
+    return passed.head_variance
 
 
 def last_normalized(model: "Transformer", stream: Stream) -> Stream:

@@ -9,7 +9,7 @@ Every block propagates the kernels before it and adds the direct contributions o
 S2: Dinan, Yaida & Zhang 2023, "Effective Theory of Transformers at Initialization".
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +61,7 @@ class Stream:
         self, G: np.ndarray, propagated: Mapping[str, np.ndarray], direct: Mapping[str, np.ndarray]
     ) -> "Stream":
         """Return the sum of the stream and the propagated and direct kernels of a branch."""
+        check_variance(G)
         theta = dict(self.theta)
         for part in (propagated, direct):
             for group, kernel in part.items():
@@ -77,3 +78,29 @@ class Stream:
         """Return the stream with one tangent kernel for all groups."""
         theta = {ALL: self.total()} if self.theta else {}
         return Stream(self.G, theta, self.tokens)
+
+
+def check_variance(G: np.ndarray) -> None:
+    """Raise an InputError if the kernel of a branch is infinite: no norm could divide by it."""
+    if not np.isfinite(G).all():
+        raise InputError(
+            "activation: expected finite kernels after every block, got an infinite one, since the"
+            " square of the activation has no mean or a constant is too large; choose another"
+            " activation, or smaller C",
+            "infinite-kernel",
+            argument="activation",
+        )
+
+
+def check_tangents(streams: Iterable[Stream]) -> None:
+    """Raise an InputError if a tangent kernel is infinite: attention could not average it."""
+    for stream in streams:
+        for kernel in stream.theta.values():
+            if not np.isfinite(kernel).all():
+                raise InputError(
+                    "activation: expected finite tangent kernels before attention, got an infinite"
+                    " one, as of an activation with a jump; choose another activation, or call"
+                    " kernels(...), which needs no tangent kernels",
+                    "infinite-kernel",
+                    argument="activation",
+                )

@@ -15,4 +15,8 @@ class Weights:
 
     def direct(self, **kernels: np.ndarray) -> dict[str, np.ndarray]:
         """Return contributions to a tangent kernel, from those at a rate of 1."""
-        return {group: self.rates[group] * kernel for group, kernel in kernels.items()}
+        parts = {}
+        for group, kernel in kernels.items():
+            rate = self.rates[group]
+            parts[group] = rate * kernel if rate else np.zeros_like(kernel)  # kernels may be inf
+        return parts

@@ -94,7 +94,10 @@ class MemberDraws:
         self._at_start = None
         seed = torch.default_generator.initial_seed()
         states = self._earlier.get(seed, list(self.states))
-        self._earlier = {seed: states} if FIRST_MARK <= seed <= LAST_MARK else {}
+        if FIRST_MARK <= seed <= LAST_MARK:
+            self._earlier = {seed: states}
+        else:
+            self._earlier = {}
 
     def rewind(self) -> None:
         """Return to the start of the pass, which was interrupted."""
@@ -216,8 +219,14 @@ def draws(func: TorchFunction, args: Arguments, kwargs: NamedArguments) -> bool:
         return bool(kwargs.get("dropout_p", 0.0))
     if func in SWITCHES:
         place, name, default = SWITCHES[func]
-        switch = args[place] if len(args) > place else kwargs.get(name, default)
-        rate = args[RATE] if len(args) > RATE else kwargs.get("p", 0.5)
+        if len(args) > place:
+            switch = args[place]
+        else:
+            switch = kwargs.get(name, default)
+        if len(args) > RATE:
+            rate = args[RATE]
+        else:
+            rate = kwargs.get("p", 0.5)
         return bool(switch) and rate != 0
     return _is_random(func)
 

@@ -55,7 +55,10 @@ def _exported(value: object) -> Iterator[tuple[str, object]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python 3.12 deprecates this for itertools
-            reduced = value.__reduce_ex__(2) if reduce is None else reduce(value)
+            if reduce is None:
+                reduced = value.__reduce_ex__(2)
+            else:
+                reduced = reduce(value)
     except Exception:  # locks, files and the like cannot be written
         return
     if isinstance(reduced, tuple):

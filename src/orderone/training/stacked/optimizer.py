@@ -207,11 +207,15 @@ def _by_name(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict[str, Mem
 
 
 def _plain(group: Options, p: Tensor) -> dict[str, Any]:
-    """Return the settings of a group, with pairs such as betas split into two numbers."""
+    """Return the settings of a group, with betas and the pair of eps split into numbers."""
     settings = {key: value for key, value in group.items() if key != "params"}
-    if "betas" in settings:
-        settings["beta1"], settings["beta2"] = settings.pop("betas")
-    if isinstance(settings.get("eps"), tuple):
+    betas = settings.get("betas")
+    if isinstance(betas, (tuple, list)):
+        del settings["betas"]
+        for place, beta in enumerate(betas, start=1):  # AdEMAMix has three
+            settings[f"beta{place}"] = beta
+    eps = settings.get("eps")
+    if isinstance(eps, tuple) and len(eps) == 2:
         floor, settings["eps2"] = settings["eps"]
         if floor is None:
             floor = torch.finfo(p.dtype).eps

@@ -177,7 +177,10 @@ class Comparison:
         """Compare the parameters after an update."""
         for name, p in after.items():
             place = Place(step, "update", name)
-            inner = self.laws[name].inner_precision if name in self.laws else None
+            if name in self.laws:
+                inner = self.laws[name].inner_precision
+            else:
+                inner = None
             if inner is None:
                 inner = p.dtype
             self._pending.append(_compared_update(place, before[name], p, others[name], inner))
@@ -302,7 +305,10 @@ def _read(pending: list[_Pending]) -> Iterator[Difference]:
     if gradients:
         largest = torch.stack(gradients)[:, 2].amax(0).tolist()
     for entry, (apart, sizes, units) in zip(pending, rows.tolist(), strict=True):
-        overall = max(map(_ratio, apart, largest)) if _is_gradient(entry) else inf
+        if _is_gradient(entry):
+            overall = max(map(_ratio, apart, largest))
+        else:
+            overall = inf
         in_units = max(map(_ratio, apart, units))
         yield Difference(entry.place, in_units, max(map(_ratio, apart, sizes)), overall)
 

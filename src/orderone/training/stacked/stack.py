@@ -66,7 +66,10 @@ class Stack:
         for model in models:
             names.append({p: name for name, p in model.named_parameters()})
         self.optimizer: StackedOptimizer = StackedOptimizer(parameters, optimizers, names)
-        draws = MemberDraws(len(models)) if device.type == "cpu" else None
+        if device.type == "cpu":
+            draws = MemberDraws(len(models))
+        else:
+            draws = None
         self.program: Program = Program(models[0].to(device), loss, precision, draws)
         self.places: dict[str, nn.Parameter] = dict(self.program.model.named_parameters())
         self.scale: LossScale | None = None

@@ -185,6 +185,9 @@ def _written(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         alias = argument.alias_info
         if alias is None or not alias.is_write:
             continue
-        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        if place < len(args):
+            value = args[place]
+        else:
+            value = kwargs.get(argument.name)
         written += tensors_of(value)
     return written

@@ -68,18 +68,23 @@ def text_of(
     if id(value) in path:
         return "itself"
     inside = path | {id(value)}
-
     if isinstance(value, Mapping):
-        items: list[str] = []
-        for key, x in value.items():
-            items.append(f"{text_of(key, modules, 0)}: {text_of(x, modules, depth, inside)}")
-        return "{" + ", ".join(items) + "}"
+        return _mapping_text(value, modules, depth, inside)
     if isinstance(value, (list, tuple, deque, set, frozenset)):
         members = [text_of(x, modules, depth, inside) for x in value]
         if isinstance(value, (set, frozenset)):
             return "{" + ", ".join(sorted(members)) + "}"
         return "[" + ", ".join(members) + "]"
     return _object_text(value, modules, depth, inside)
+
+
+def _mapping_text(
+    value: Mapping[object, object], modules: Mapping[int, str], depth: int, inside: frozenset[int]
+) -> str:
+    items: list[str] = []
+    for key, x in value.items():
+        items.append(f"{text_of(key, modules, 0)}: {text_of(x, modules, depth, inside)}")
+    return "{" + ", ".join(items) + "}"
 
 
 def _object_text(

@@ -212,7 +212,9 @@ class FastPaths(TorchFunctionMode):
 
     def wrap_tensor(self, leaf: object) -> object:
         """Wrap a leaf of a result if it is a tensor."""
-        return self.wrap(leaf) if isinstance(leaf, Tensor) else leaf
+        if isinstance(leaf, Tensor):
+            return self.wrap(leaf)
+        return leaf
 
     def mapped(self, x: object) -> bool:
         """Return whether this vmap maps `x`."""
@@ -298,6 +300,13 @@ def _matmul(mode: FastPaths, input: Tensor, other: Tensor, **kwargs: object) -> 
     return torch.bmm(x.reshape(len(x), -1, x.shape[-1]), w).view(*x.shape[:-1], w.shape[-1])
 
 
+def _folded(stacked: Tensor, axes: int) -> Tensor:
+    """Merge the member axis into the batch axis, if there is one."""
+    if axes == 4:
+        return stacked.flatten(0, 1)
+    return stacked
+
+
 def _attention(
     mode: FastPaths,
     query: Tensor,
@@ -316,22 +325,15 @@ def _attention(
     axes = query.dim()
     if not mode.known(*tensors) or axes < 2 or key.dim() != axes or value.dim() != axes:
         return None
-
-    def fold(stacked: Tensor) -> Tensor:
-        """Merge the member axis into the batch axis, if there is one."""
-        if axes == 4:
-            return stacked.flatten(0, 1)
-        return stacked
-
-    q = fold(mode.stacked(query))
-    k = fold(mode.stacked(key))
-    v = fold(mode.stacked(value))
+    q = _folded(mode.stacked(query), axes)
+    k = _folded(mode.stacked(key), axes)
+    v = _folded(mode.stacked(value), axes)
     if attn_mask is not None and (
         mode.mapped(attn_mask) or (attn_mask.dim() == 4 and attn_mask.shape[0] != 1)
     ):
         missing_axes = (None,) * (axes - attn_mask.dim())
         rows = mode.stacked(attn_mask)[(slice(None), *missing_axes)]
-        attn_mask = fold(rows.expand(-1, query.shape[0], *rows.shape[2:]))
+        attn_mask = _folded(rows.expand(-1, query.shape[0], *rows.shape[2:]), axes)
     options: dict[str, bool] = {}
     if enable_gqa:
         options["enable_gqa"] = True

@@ -10,6 +10,7 @@ from orderone.measure.judge.verdict import SYMBOLS
 from orderone.measure.observations import StudyResult
 from orderone.observe.inventory import inventory
 from orderone.observe.quantities import Quantity
+from orderone.planning.counterparts import stack_of
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Context:
     # readouts whose output a norm divides by its size
     normalized: Sequence[str] = ()
     queries: frozenset[str] = frozenset()  # tensors that make the queries of attention
+    # exponents of the outputs of modules that make queries or keys, at the start
+    projections: Mapping[str, float] = field(default_factory=dict)
     # exponents of the inputs of modules, at the start
     inputs: Mapping[str, float] = field(default_factory=dict)
 
@@ -63,6 +66,7 @@ def read_context(study: StudyResult, facts: StudyFacts) -> Context:
         follows_gradients=facts.theory is not None and facts.follows_gradients,
         normalized=_normalized(study, facts),
         queries=_queries(study),
+        projections=_projections(study, facts),
         inputs=facts.measured_exponents(Quantity.INPUT),
     )
 
@@ -74,6 +78,15 @@ def _queries(study: StudyResult) -> frozenset[str]:
         for score in study.family.facts.scores:
             names |= set(score.queries) - set(score.keys)
     return frozenset(study.observations.key(name) for name in names)
+
+
+def _projections(study: StudyResult, facts: StudyFacts) -> dict[str, float]:
+    """Return the exponents of the outputs of modules that make queries or keys, in all layers."""
+    if study.family is None:
+        return {}
+    stacks = {stack_of(tensor.rpartition(".")[0]) for tensor in study.family.facts.scored}
+    outputs = facts.measured_exponents(Quantity.OUTPUT)
+    return {name: power for name, power in outputs.items() if name and stack_of(name) in stacks}
 
 
 def _normalized(study: StudyResult, facts: StudyFacts) -> list[str]:

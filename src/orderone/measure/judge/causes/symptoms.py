@@ -15,6 +15,7 @@ from orderone.measure.judge.causes.failed_lines import (
 )
 from orderone.measure.judge.expected_scores import ATTENTION
 from orderone.measure.judge.thresholds import BOUNDARY
+from orderone.measure.judge.verdict import Judgement
 from orderone.observe.quantities import Quantity
 
 
@@ -38,6 +39,35 @@ def say_attention(lines: Failed, context: Context) -> list[str]:
         f" {context.power(first.exponent)}; divide queries times keys by the head size, not by"
         " its square root"
     ]
+
+
+def wrong_projections(failed: Failed, context: Context) -> Failed:
+    """Select wrong scores whose queries or keys are wrong already, in the same direction."""
+    return [line for line in attention(failed, context) if _projections_of(line, context)]
+
+
+def say_wrong_projections(lines: Failed, context: Context) -> list[str]:
+    first = lines[0]
+    outputs = []
+    for name in _projections_of(first, context):
+        outputs.append(f"{quoted(name)} ({context.power(context.projections[name])})")
+    direction = "shrink" if is_small(first) else "grow"
+    return [
+        f"attention: scores of {names_of(lines)} {direction} like {context.power(first.exponent)},"
+        f" because the output of {' and '.join(outputs)} does: look at what the forward code"
+        " multiplies it by"
+    ]
+
+
+def _projections_of(line: Judgement, context: Context) -> list[str]:
+    """Return the modules of an attention whose queries or keys are as wrong as its scores."""
+    sign = -1 if is_small(line) else 1
+    inside = f"{line.module}." if line.module else ""
+    names = []
+    for name, exponent in context.projections.items():
+        if name.startswith(inside) and sign * exponent > BOUNDARY:
+            names.append(name)
+    return names
 
 
 def small_inputs(failed: Failed, context: Context) -> Failed:

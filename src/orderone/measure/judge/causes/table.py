@@ -58,9 +58,11 @@ from orderone.measure.judge.causes.symptoms import (
     say_small_changes,
     say_small_inputs,
     say_small_output_gradients,
+    say_wrong_projections,
     small_changes,
     small_inputs,
     small_output_gradients,
+    wrong_projections,
 )
 from orderone.measure.judge.causes.tensors import (
     different_settings,
@@ -157,6 +159,7 @@ TABLE: tuple[Cause, ...] = (
     Cause("normalized-readout", _STEPS, normalized_readouts, say_normalized_readouts),
     Cause("loss-scale", _STEPS, loss_scale, say_loss_scale),
     Cause("small-gradients", _STEPS, damped_steps, say_damped_steps),
+    Cause("attention-not-scaled", _SYMPTOMS, wrong_projections, say_wrong_projections),
     Cause("attention-not-scaled", _SYMPTOMS, attention, say_attention),
     Cause("shrinking-input", _SYMPTOMS, small_inputs, say_small_inputs),
     Cause("shrinking-gradient", _SYMPTOMS, small_output_gradients, say_small_output_gradients),

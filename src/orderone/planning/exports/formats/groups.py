@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from torch import nn
 
-from orderone.observe.inventory import clean
 from orderone.optimizers.lion import Lion
 from orderone.optimizers.record import default_of
 from orderone.planning.exports.content import Content
@@ -18,13 +17,14 @@ from orderone.planning.exports.format import (
     first_match,
     regex_groups,
     torch_groups,
+    trained_tensors,
     values,
 )
 
 
 class _TorchGroups(Format):
-    def compared(self, name: str) -> str:
-        return clean(name)
+    def names_in(self, model: nn.Module) -> list[str]:
+        return list(trained_tensors(model))  # `build` looks into wrappers
 
     def text(self, data: Data) -> str:
         return json.dumps(data, indent=2) + "\n"

@@ -9,7 +9,6 @@ The optimizer sees the model inside wrappers (data parallelism, mixed precision)
 a message, so patterns match names with and without these prefixes.
 """
 
-import re
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatch
 from typing import ClassVar
@@ -39,9 +38,6 @@ class Megatron(Format):
 
     def takes(self, optimizer: str, option: str) -> bool:
         return optimizer == "sgd" and option == "momentum"
-
-    def inside(self, name: str) -> str:
-        return re.sub(f"^(?:{re.escape(WRAPPER)})+", "", name)
 
     def data(self, content: Content, base: Base) -> Data:
         overrides: list[Data] = []

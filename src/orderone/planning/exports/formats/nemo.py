@@ -3,6 +3,10 @@
 The first pattern that `re.search` finds in the name wins; other tensors have the settings of the
 optimizer. The scheduler multiplies learning rate, its minimum and weight decay of each group; in a
 recipe without a scheduler all groups have the same settings.
+
+DDP, Megatron-FSDP and compilation add parts in front of all names, and the recipe removes only what
+activation checkpointing adds. A pattern that matches nothing is a line in its log, so patterns
+match names with and without these parts.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,11 +15,12 @@ from typing import ClassVar
 from torch import nn
 
 from orderone.core.optional import need_package
-from orderone.observe.inventory import clean
 from orderone.planning.exports.content import Content
 from orderone.planning.exports.format import Base, Data, Format, Values, first_match, read_betas
 from orderone.planning.exports.patterns import regex
 from orderone.planning.exports.yaml_text import yaml_text
+
+CHECKPOINT = "_checkpoint_wrapped_module."
 
 
 class Nemo(Format):
@@ -31,8 +36,8 @@ class Nemo(Format):
         " `lr_scheduler`: the scheduler applies the multipliers, and without it they do nothing."
     )
 
-    def compared(self, name: str) -> str:
-        return clean(name)
+    def names_in(self, model: nn.Module) -> list[str]:
+        return [name.replace(CHECKPOINT, "") for name in super().names_in(model)]
 
     def data(self, content: Content, base: Base) -> Data:
         eps = {group.eps for group in content.groups}
@@ -47,7 +52,7 @@ class Nemo(Format):
         merged.pop((1.0, 1.0), None)  # what the optimizer itself says
         overrides: list[Data] = []
         for (lr_mult, wd_mult), names in merged.items():
-            pattern = regex(names, content.names)
+            pattern = regex(names, content.names, wrapped=True)
             overrides.append({"pattern": pattern, "lr_mult": lr_mult, "wd_mult": wd_mult})
         optimizer: Data = {
             "_target_": self.optimizers.get(base.optimizer, base.optimizer),

@@ -4,6 +4,9 @@ Shell patterns in the names of tensors, with options of the parameter group. A t
 overrides match would be in two groups; patterns of an export never overlap. Schedulers start from
 the `initial_lr` of each group, so ratios stay, except during a warm-up from a `warmup_min_lr` other
 than 0.
+
+Its own data parallelism (OLMoDDPModel) adds `module.` in front of all names, and says nothing about
+patterns that match nothing. Everywhere else they are an error. So patterns begin with a star.
 """
 
 import json
@@ -33,7 +36,7 @@ class OlmoCore(Format):
     def data(self, content: Content, base: Base) -> Data:
         overrides: list[Data] = []
         for group in content.groups:
-            names = globs(group.names, content.names)
+            names = globs(group.names, content.names, anywhere=True)
             overrides.append({"params": names, "opts": group_options(group, base)})
         settings: Data = {"type": self.optimizers.get(base.optimizer, base.optimizer)}
         settings["lr"] = base.lr

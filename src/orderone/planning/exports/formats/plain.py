@@ -16,6 +16,7 @@ from orderone.planning.exports.format import (
     Format,
     Values,
     first_match,
+    trained_tensors,
     values,
 )
 from orderone.planning.exports.patterns import regex
@@ -51,6 +52,9 @@ class Json(Format):
 
     def text(self, data: Data) -> str:
         return json.dumps(data, indent=2) + "\n"
+
+    def names_in(self, model: nn.Module) -> list[str]:
+        return list(trained_tensors(model))
 
     def build(self, data: Data, model: nn.Module | None) -> object:
         return data
