@@ -34,7 +34,6 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 
 from orderone.core.errors import InputError, hint_on_codes, one_of, with_code
 from orderone.core.exact import count
@@ -97,9 +96,6 @@ class Layer:
 
     def product(self, weight: Tensor, x: Tensor) -> Tensor:
         """Return the forward pass on `x` with another weight and without bias."""
-        if type(self.module) is nn.Linear and "forward" not in vars(self.module):
-            # `functional_call` would take longer than the product
-            return functional.linear(x, weight)
         tensors = {f"module.{self.attribute}": weight}
         for name, parameter in self.module.named_parameters(recurse=False):
             if name != self.attribute:

@@ -66,7 +66,7 @@ def apply(plan: "Plan", model: nn.Module, fresh: bool) -> None:
     tensors = plan.tensors()
     _require_memory(tensors)
     missing = _missing(plan, model)
-    now = {name: measure(tensor, exactly=False) for name, tensor in tensors.items()}
+    now = {name: measure(tensor) for name, tensor in tensors.items()}
     blank = _blank(plan, tensors, now)
     if not fresh:
         for row in plan.rows:

@@ -165,7 +165,7 @@ class Comparison:
         for Muon must not depend on that.
         """
         shape = self.facts.shapes.get(self.traced_as.get(evidence.name, ""))
-        if shape is None or shape == evidence.item.shape:
+        if shape is None:
             return evidence
         return replace(evidence, item=replace(evidence.item, shape=shape))
 

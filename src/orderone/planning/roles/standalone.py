@@ -70,10 +70,7 @@ def roles_at_all_sizes(
 def _structure(tensors: Sequence[Evidence]) -> dict[str, Role]:
     named: list[Evidence] = []
     for evidence in tensors:
-        layouts = named_layouts(evidence.item)
-        if layouts != evidence.named:
-            evidence = replace(evidence, named=layouts)
-        named.append(evidence)
+        named.append(replace(evidence, named=named_layouts(evidence.item)))
     roles = structural_roles(with_parts(named))
     for evidence in tensors:
         if learned_table(evidence) is not None:
@@ -138,9 +135,7 @@ def with_parts(tensors: Sequence[Evidence]) -> list[Evidence]:
         if not part and len(evidence.item.shape) == 1:
             # a vector as long as a matrix of the same module is its bias
             part = bias_parts.get((evidence.item.places[0].module, evidence.item.shape[0]))
-        if part != evidence.part:
-            evidence = replace(evidence, part=part)
-        result.append(evidence)
+        result.append(replace(evidence, part=part))
     return result
 
 
