@@ -1,5 +1,6 @@
 """A stack proves itself: models that no list of attributes covers train as alone, or are named."""
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from orderone.sweeping.stacked.verify import _Verification, read_first, verify
 from orderone.training.source import Source
 from orderone.training.stacked.other_kernels import OtherKernels
 from orderone.training.stacked.proof import Difference, Differences, Place
+from orderone.training.stacked.ways import nudged
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ODD_MODELS if name not in SAMPLE]
 
@@ -485,6 +487,37 @@ def test_a_cast_to_float32_inside_a_model_has_units_of_float32():
     assert caught.value.code == "stack-deviates"
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_nudge_changes_every_entry_by_one_unit(dtype):
+    """In double precision nothing was nudged, and stacks of ill-conditioned models were refused."""
+    x = torch.linspace(1, 2, 50, dtype=dtype)
+    eps = torch.finfo(dtype).eps
+    apart = (nudged(x, torch.Generator().manual_seed(0), eps).double() / x.double() - 1).abs()
+    assert bool((apart > 0).all())
+    assert bool((apart <= 2 * eps).all())
+
+
+class TwiceNormalized(nn.Module):
+    """The second norm reads numbers whose mean is zero but for rounding, as in EfficientNet."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.first, self.second = nn.Linear(INPUTS, width), nn.Linear(width, width)
+        self.norm, self.again = nn.BatchNorm1d(width), nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.again(self.second(self.norm(self.first(x))))
+        return self.head(x.relu())
+
+
+def test_means_that_are_zero_but_for_rounding_stay_rounding_in_double_precision():
+    found, wanted = both(TwiceNormalized)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.facts["engine"] == "stacked", one.facts
+        assert np.allclose(one.losses, other.losses, rtol=1e-9)
+
+
 class Exchanging(nn.Module):
     """Model that changes its list of layers in its seventh pass of training."""
 
@@ -516,3 +549,44 @@ def test_layers_that_are_exchanged_late_are_named(change):
         list(Engine(job, stacked=True).run(trials))
     assert caught.value.code == "stack-deviates"
     assert "layers." in str(caught.value)
+
+
+class Replacing(nn.Module):
+    """Model that calls `change` in its seventh pass of training."""
+
+    def __init__(self, width, change):
+        super().__init__()
+        self.up, self.head = nn.Linear(6, width), nn.Linear(width, 3)
+        self.passes = 0
+        self.change = change
+
+    def forward(self, x):
+        if self.training:
+            self.passes += 1
+            if self.passes == 7:
+                self.change(self.head)
+        return self.head(torch.tanh(self.up(x)))
+
+
+def halve_bias(layer):
+    layer.bias = nn.Parameter(layer.bias.detach() / 2)
+
+
+def remove_bias(layer):
+    layer.bias = None
+
+
+def delete_bias(layer):
+    del layer.bias
+    layer.register_parameter("bias", None)
+
+
+@pytest.mark.parametrize("change", [halve_bias, remove_bias, delete_bias])
+def test_parameters_that_a_pass_exchanges_late_are_named(change):
+    """A pass gets the tensors of the stack by name, so the next pass would take the old one."""
+    build = functools.partial(Replacing, change=change)
+    job = job_of(build, steps=12)
+    with pytest.raises(NotStackable) as caught:
+        list(Engine(job, stacked=True).run(trials_of(job)))
+    assert caught.value.code == "stack-deviates"
+    assert "head.bias" in str(caught.value)

@@ -284,4 +284,4 @@ def _nudged(x: object, generator: torch.Generator, eps: float) -> object:
 def nudged(x: Tensor, generator: torch.Generator, eps: float) -> Tensor:
     """Return a tensor whose entries are larger or smaller by `eps` of their size."""
     sign = torch.randint(0, 2, x.shape, generator=generator).to(x.device) * 2 - 1
-    return x * (1 + sign * eps).to(x.dtype)
+    return x * (1 + sign.to(x.dtype) * eps)  # in the precision of x: 1 + eps is 1 in a coarser one
