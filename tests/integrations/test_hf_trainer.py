@@ -188,7 +188,16 @@ class OwnFloor(PlanTrainer):
         return self.lr_scheduler
 
 
+class ScheduleOfAnother(PlanTrainer):
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        another = self.plan.optimizer()  # as many groups, with the same learning rates
+        self.lr_scheduler = torch.optim.lr_scheduler.LinearLR(another)
+        return self.lr_scheduler
+
+
 def test_subclasses_that_replace_what_the_plan_made_are_refused(tmp_path):
+    with refuses("invalid-argument", argument="scheduler"):
+        trained(tmp_path, plan(), ScheduleOfAnother)
     with refuses("setting-of-the-plan", argument="create_optimizer"):
         trained(tmp_path, plan(), OwnOptimizer)
     with refuses("broken-ratios", argument="scheduler"):

@@ -95,6 +95,10 @@ def test_what_would_replace_the_plan_is_refused(tmp_path):
     for argument, value in options.items():
         with refuses("invalid-argument", argument=argument):
             made(tmp_path, plan(), {}, **{argument: value})
+    unrelated = SGD([torch.nn.Parameter(torch.zeros(1))])
+    scheduler = torch.optim.lr_scheduler.ConstantLR(unrelated)
+    with refuses("invalid-argument", argument="optimizers"):
+        made(tmp_path, plan(), {}, optimizers=(None, scheduler))
 
 
 def test_betas_of_the_arguments_are_those_of_the_optimizer(tmp_path):

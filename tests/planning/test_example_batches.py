@@ -45,3 +45,14 @@ def test_the_first_batch_that_runs_is_traced_alone(monkeypatch: pytest.MonkeyPat
     o1.plan(llama(64), base=llama(32), lr=1e-2, inputs={"input_ids": tokens})
     assert len(traced) == 3  # once to see that it runs, then the small and the large instance
     assert all(inputs is traced[0] for inputs in traced)
+
+
+def test_a_tensor_for_a_model_that_was_changed_after_it_was_built() -> None:
+    """Such as a model with adapters, which its configuration does not describe."""
+    models: list[Any] = [llama(64), llama(32)]
+    for changed, width in zip(models, (64, 32), strict=True):
+        changed.model.norm = nn.LayerNorm(width)
+    model, base = models
+    tokens = torch.zeros(2, 8, dtype=torch.long)
+    alone = o1.plan(model, base=base, lr=1e-2, inputs=tokens)
+    assert alone.rows == o1.plan(model, base=base, lr=1e-2, inputs={"input_ids": tokens}).rows

@@ -70,6 +70,17 @@ def test_smallest_learning_rates_keep_the_ratios():
         assert entry["min_lr"] == pytest.approx(entry["max_lr"] / 10)
 
 
+def test_smallest_learning_rates_that_would_do_nothing_are_refused():
+    plan = planned_models.plan("llama")  # its learning rate is 3e-3
+    for min_lr in (-1e-4, 1e-2, float("nan")):
+        with refuses("invalid-argument", argument="min_lr"):
+            plan.export("megatron", min_lr=min_lr)
+    for target in FORMATS:
+        if target != "megatron":
+            with refuses("invalid-argument", argument="min_lr"):
+                plan.export(target, allow_loss="eps", min_lr=1e-4)
+
+
 def test_as_few_patterns_as_groups():
     plan = planned_models.plan("llama")
     groups = len(plan.param_groups())

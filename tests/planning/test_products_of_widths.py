@@ -66,6 +66,11 @@ def test_the_readout_of_an_outer_product_has_a_fan_in_of_both_widths():
     assert plan["out.weight"].factors.std == pytest.approx(1 / 16)
 
 
+def test_the_first_line_has_the_dimensions_that_grow():
+    plan = o1.plan(Outer(32), base=Outer(8), optimizer="adam", lr=0.01, inputs=X)
+    assert "dimensions x4 (8 -> 32), x16 (64 -> 1024)" in plan.headline
+
+
 def test_a_hypernetwork_has_the_role_of_the_matrix_that_it_writes():
     with refuses("ambiguous-role", argument="overrides"):
         o1.plan(Hyper(64), base=Hyper(16))

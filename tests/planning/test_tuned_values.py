@@ -113,3 +113,17 @@ def test_the_plan_shows_tuned_values_beside_the_factors_of_the_axis(axis):
         assert f"x{2 * value:g}" in line
     assert any(line.startswith(axis) for line in lines)
     assert "tuned for" not in plain.table(origins=True, wide=True)
+
+
+@pytest.mark.parametrize("experts", [8, 32])
+def test_an_axis_that_counts_experts_is_no_width_and_no_row_of_a_table(experts):
+    """Matrices of experts are hidden, their biases vectors, at every number of experts."""
+    base = MixtureNet(8, form="fused", weights="all")
+    model = MixtureNet(experts, form="fused", weights="all")
+    lr = {"default": 1e-3} | {key: 1e-3 * value for key, value in TUNED.items()}
+    tuned = o1.plan(model, base=base, lr=lr, inputs=BATCH)
+    plain = o1.plan(model, base=base, lr=1e-3, inputs=BATCH)
+    keys = {"router.weight": "readout", "moe.w1": "hidden", "moe.b1": "vector", "moe.w2": "hidden"}
+    for name, key in keys.items():
+        place = f"layers.0.mix.{name}"
+        assert tuned[place].lr / plain[place].lr == pytest.approx(TUNED[key]), name

@@ -1,5 +1,6 @@
 """A stack proves itself: models that no list of attributes covers train as alone, or are named."""
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping
@@ -553,3 +554,44 @@ def test_layers_that_are_exchanged_late_are_named(change):
         list(Engine(job, stacked=True).run(trials))
     assert caught.value.code == "stack-deviates"
     assert "layers." in str(caught.value)
+
+
+class Replacing(nn.Module):
+    """Model that calls `change` in its seventh pass of training."""
+
+    def __init__(self, width, change):
+        super().__init__()
+        self.up, self.head = nn.Linear(6, width), nn.Linear(width, 3)
+        self.passes = 0
+        self.change = change
+
+    def forward(self, x):
+        if self.training:
+            self.passes += 1
+            if self.passes == 7:
+                self.change(self.head)
+        return self.head(torch.tanh(self.up(x)))
+
+
+def halve_bias(layer):
+    layer.bias = nn.Parameter(layer.bias.detach() / 2)
+
+
+def remove_bias(layer):
+    layer.bias = None
+
+
+def delete_bias(layer):
+    del layer.bias
+    layer.register_parameter("bias", None)
+
+
+@pytest.mark.parametrize("change", [halve_bias, remove_bias, delete_bias])
+def test_parameters_that_a_pass_exchanges_late_are_named(change):
+    """A pass gets the tensors of the stack by name, so the next pass would take the old one."""
+    build = functools.partial(Replacing, change=change)
+    job = job_of(build, steps=12)
+    with pytest.raises(NotStackable) as caught:
+        list(Engine(job, stacked=True).run(trials_of(job)))
+    assert caught.value.code == "stack-deviates"
+    assert "head.bias" in str(caught.value)

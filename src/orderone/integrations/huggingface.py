@@ -304,7 +304,7 @@ def _folder(args: TrainingArguments, state: TrainerState) -> Path:
 
 def _refuse_what_replaces_the_plan(options: Mapping[str, Any]) -> None:
     """Raise an InputError for arguments of the trainer that bring another optimizer or model."""
-    own = options.get("optimizers", (None, None))[0]
+    own, schedule = options.get("optimizers", (None, None))
     if own is not None or options.get("optimizer_cls_and_kwargs") is not None:
         if own is None:
             argument = "optimizer_cls_and_kwargs"
@@ -315,6 +315,13 @@ def _refuse_what_replaces_the_plan(options: Mapping[str, Any]) -> None:
             " optimizer=YourOptimizer). For an optimizer with groups of your own use"
             " transformers.Trainer with optimizers=(torch.optim.X(plan.param_groups()), None)",
             argument=argument,
+        )
+    if schedule is not None:
+        raise InputError(
+            "optimizers: expected no scheduler, since the optimizer that it would change is made"
+            " later, by the plan: pass lr_scheduler_type in TrainingArguments, or make the"
+            " scheduler in create_scheduler of a subclass",
+            argument="optimizers",
         )
     if options.get("model_init") is not None:
         raise InputError(

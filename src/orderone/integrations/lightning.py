@@ -107,11 +107,11 @@ class PlanCallback(Callback):
                 argument="optimizer",
             )
         optimizer: Optimizer = trainer.optimizers[0]
-        self.plan.check(optimizer)
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        for scheduler in schedulers or [None]:  # with it, since its class decides the remedy
+            self.plan.check(optimizer, scheduler)
         if trainer.global_step and not self._knows_checkpoint:
             _must_have_rates(optimizer, self.plan)
-        for config in trainer.lr_scheduler_configs:
-            self.plan.check(optimizer, config.scheduler)
         if self.every is not None:
             self.monitor = SizeMonitor(
                 self.plan.bound(),

@@ -41,6 +41,9 @@ def headline(pair: Comparison, rows: Sequence[Row]) -> str:
         grown = ", ".join(f"x{ratio:.4g}" for ratio in sorted(ratios))
         growth = ", ".join([f"width {grown} ({', '.join(widths)})", *others])
         return f"{title}: {growth}; {count}"
+    grown = _grown_sizes(pair, rows)
+    if grown:
+        return f"{title}: {', '.join([*grown, *others])}; {count}"
     differs = [*others, *sorted(_other_sizes(pair))] or _settings_that_differ(pair)
     if not differs and pair.request.is_uniform:
         return (
@@ -60,6 +63,20 @@ def _more_of(word: str, sizes: Iterable[Size]) -> list[str]:
         if base != target:
             texts.append(f"{word} x{target / base:.4g} ({base} -> {target})")
     return texts
+
+
+def _grown_sizes(pair: Comparison, rows: Sequence[Row]) -> list[str]:
+    """Return `dimensions x4 (8 -> 32)` where tensors grow although no layer shares a width.
+
+    Examples: an outer product, whose entries are the inputs of a layer.
+    """
+    if all(row.growth.fan_in == 1 and row.growth.fan_out == 1 for row in rows):
+        return []
+    sizes: set[Size] = set()
+    for evidence in pair.tensors:
+        sizes.update(size for size in evidence.sizes if size[0] != size[1])
+    texts = [f"x{target / base:.4g} ({base} -> {target})" for base, target in sorted(sizes)]
+    return [f"dimensions {', '.join(texts)}"]
 
 
 def _other_sizes(pair: Comparison) -> set[str]:

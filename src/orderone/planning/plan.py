@@ -262,7 +262,8 @@ class Plan:
                 (Llama, Qwen3, Mixtral and a few others). For models without, torchtitan and
                 OLMo-core get the names of the model, with a note, and Megatron needs `names`.
             min_lr: Smallest learning rate of the schedule, for tensors with the learning rate of
-                the plan (Megatron); that of other tensors is in proportion.
+                the plan; that of other tensors is in proportion. Refused for other trainers than
+                Megatron, whose schedules have it.
         """
         from orderone.planning.exports import export
 

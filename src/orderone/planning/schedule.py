@@ -46,9 +46,8 @@ def check(
     check_conventions(plan, optimizer)
     wanted = planned_rates(plan, optimizer)
     scheduler = unwrapped(scheduler)
-    own = (optimizer, getattr(optimizer, "optimizer", None))  # inside the wrapper of Accelerate
-    if scheduler is not None and all(_inner(scheduler) is not known for known in own):
-        raise InputError("scheduler: it belongs to another optimizer", argument="scheduler")
+    if scheduler is not None:
+        _must_belong(optimizer, scheduler)
     if not is_proportional(rates := rates_of(optimizer), wanted):
         message = _message("before the first step", rates, wanted, scheduler)
         raise BrokenRatios(message, "broken-ratios", argument="optimizer")
@@ -83,6 +82,7 @@ def unwrapped(scheduler: Any) -> Any:
 
 def check_ratios(optimizer: Optimizer, scheduler: Any) -> None:
     """Raise BrokenRatios if the scheduler changes the initial ratios of the optimizer."""
+    _must_belong(optimizer, scheduler)
     wanted: list[float] = []
     for group in optimizer.param_groups:
         wanted.append(float(group.get("initial_lr", group["lr"])))
@@ -128,8 +128,24 @@ def _must_reach(optimizer: Optimizer, length: int) -> None:
         raise BrokenRatios(message, "broken-ratios", argument="lr")
 
 
-def _inner(scheduler: Any) -> Optimizer | None:
-    return getattr(scheduler, "optimizer", None)
+def _must_belong(optimizer: Optimizer, scheduler: Any) -> None:
+    """Raise an InputError if the scheduler changes the learning rates of another optimizer."""
+    changed = _layers(getattr(scheduler, "optimizer", None))
+    if all(layer is not other for layer in _layers(optimizer) for other in changed):
+        raise InputError(
+            "scheduler: it belongs to another optimizer, so that the learning rates of the plan"
+            " would not follow it; make it from the optimizer that is trained with",
+            argument="scheduler",
+        )
+
+
+def _layers(optimizer: Any) -> list[Any]:
+    """Return an optimizer and those inside it: Accelerate and DeepSpeed wrap optimizers."""
+    layers: list[Any] = []
+    while optimizer is not None and all(optimizer is not layer for layer in layers):
+        layers.append(optimizer)
+        optimizer = getattr(optimizer, "optimizer", None)
+    return layers
 
 
 def is_proportional(rates: Sequence[float], wanted: Sequence[float]) -> bool:

@@ -8,6 +8,7 @@ base. Both change together, and every ratio between them stays. What only a forw
 ends of residual branches, constants in the forward code) is read off the traced instances.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -213,7 +214,7 @@ class _Starter:
         layout = evidence.only_matrix
         if distribution != ORTHOGONAL or layout is None:
             return Draw(start)
-        fan_out = evidence.product(layout.fan_out)
+        fan_out = math.prod(evidence.item.shape[axis] for axis in layout.fan_out)
         if _has_experts(evidence):
             fan_out //= evidence.item.shape[0]
         parts = 1

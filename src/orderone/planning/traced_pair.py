@@ -59,7 +59,8 @@ def instances_to_trace(model: nn.Module, base: Base, inputs: ExampleBatch | None
     if is_configuration(ours) and is_configuration(theirs):
         if is_built_from(inner, ours):
             return _small_instances(inner, ours, theirs, inputs)
-        inputs = inputs or _example_that_runs(inner, base.module, ours)
+        if inputs is None:
+            inputs = _example_that_runs(inner, base.module, ours)
     derived = None
     if inputs is None:
         derived = token_batch(inner, base.module)

@@ -345,3 +345,61 @@ def test_biases_that_start_smaller_may_be_most_of_an_input(capsys):
     faulty = check(by_hand(OfLengthOne, "sgd", roles), "sgd", seeds=2)
     assert faulty.verdict == "FAIL", str(faulty)
     assert code_of(faulty.causes[0]) == "shrinking-input"
+
+
+# --- a single number ------------------------------------------------------------------------------
+
+
+DRAWN = {32: 0.145, 64: -0.057, 128: -0.076, 256: 0.018}  # from +-width^-1/2, as torch does
+
+
+class ValueHead(nn.Module):
+    """A number for each sample, added to all outputs; its bias is a single random number."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.hidden = nn.Linear(width, width)
+        self.value = nn.Linear(width, 1)
+        self.last = nn.Linear(width, 4)
+        with torch.no_grad():
+            self.value.bias.fill_(DRAWN[width])
+        smaller_readout(width, self.value)
+        smaller_readout(width, self.last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        return self.value(torch.relu(self.hidden(x))) + self.last(x)
+
+
+VALUE_ROLES = {
+    "first.weight": "embedding",
+    "first.bias": "embedding",
+    "hidden.weight": "hidden",
+    "hidden.bias": "embedding",
+    "value.weight": "readout",
+    "last.weight": "readout",
+    "last.bias": "embedding",
+    "value.bias": "embedding",
+}
+
+
+def test_a_single_number_may_be_drawn_at_random():
+    x, _ = numbers()
+    batch = (x, x[:, :4].roll(1))
+    result = check(by_hand(ValueHead, "adam", VALUE_ROLES), "adam", batch, seeds=2)
+    assert result.passed, str(result)
+
+
+def test_layers_before_a_number_that_softmax_cancels_have_no_gradient():
+    """Their eps is larger than a gradient of rounding errors, and says nothing."""
+
+    def build(width):
+        model, optimizer = by_hand(ValueHead, "adam", VALUE_ROLES)(width)
+        for group in optimizer.param_groups:
+            group["eps"] = 1e-8
+        return model, optimizer
+
+    result = check(build, seeds=2)
+    assert not any(line.quantity == Quantity.EPS for line in result.judgements), str(result)
+    assert result.passed, str(result)

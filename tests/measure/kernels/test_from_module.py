@@ -73,6 +73,7 @@ def inputs(name: str) -> Tensor:
 
 
 def test_layers():
+    torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(3, 50), nn.ReLU(), nn.Dropout(0.2), nn.Linear(50, 2, bias=False)
     )

@@ -346,3 +346,34 @@ def test_convolutions_of_inputs_with_channels_last():
     found = o1.kernel_from_module(model, x)(x)
     expected = o1.kernel_from_module(usual, x.transpose(1, 2))(x.transpose(1, 2))
     np.testing.assert_allclose(found.ntk, expected.ntk, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "refused"),
+    [
+        (torch.relu, False),
+        (torch.tanh, False),
+        (torch.square, False),
+        (lambda h: h**3, True),
+        (lambda h: h * h * h, True),
+        (lambda h: torch.exp(2 * h), True),
+    ],
+)
+def test_uniform_weights_of_few_inputs_and_steep_functions(function, refused: bool):
+    """E phi^2 of sums of six uniform weights: of cubes it is 33 % less than for Gaussian ones."""
+    torch.manual_seed(0)
+    model, x = Net(lambda net, h: function(h)).eval(), example(tokens=False)
+    draws = torch.rand(7, 100_000, dtype=torch.float64) * 2 - 1
+    neurons = (x[:1].double() @ draws[:6] + draws[6]) / 6**0.5
+    gaussian = neurons.std() * torch.randn(100_000, dtype=torch.float64)
+    square, limit = (float(function(z).square().mean()) for z in (neurons, gaussian))
+    assert (abs(square / limit - 1) > 0.15) is refused
+    if refused:
+        with refuses("no-infinite-width", argument="model") as caught:
+            o1.kernel_from_module(model, x)
+        assert "embed." in str(caught.value)
+    else:
+        o1.kernel_from_module(model, x)
+    nn.init.normal_(model.embed.weight, std=0.2)
+    nn.init.zeros_(model.embed.bias)
+    o1.kernel_from_module(model, x)

@@ -268,3 +268,58 @@ def test_products_that_fail_in_the_backward_pass_are_refused():
     assert o1.empirical_ntk(model, x).shape == (3, 3)
     with refuses("products-not-exact", argument="method"):
         o1.empirical_ntk(model, x, method="products")
+
+
+class Storing(nn.Module):
+    """A model that stores tensors of its last pass, and those of all passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.hidden, self.readout = linear(4, 8), linear(8, 2)
+        self.last: Tensor | None = None
+        self.history: list[Tensor] = []
+        self.by_name: dict[str, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = torch.relu(self.hidden(x))
+        self.history.append(self.last)
+        self.by_name["first"] = self.last
+        self.made_here = self.last
+        return self.readout(self.last)
+
+
+@pytest.mark.parametrize("passed_before", [False, True])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, x: o1.empirical_ntk(model, x, method="jacobian"),
+        lambda model, x: o1.empirical_ntk(model, x, method="products"),
+        o1.empirical_nngp,
+        o1.kernel_from_module,
+        lambda model, x: o1.measure.kernels.empirical_adam_ntk(
+            model, x, gradients={name: torch.ones_like(p) for name, p in model.named_parameters()}
+        ),
+    ],
+)
+def test_kernels_leave_no_tensors_in_a_model(call, passed_before: bool):
+    """Tensors of `torch.vmap` cannot be copied or saved."""
+    model, x = Storing(), torch.randn(3, 4)
+    if passed_before:
+        model(x)
+    last, history, by_name = model.last, list(model.history), dict(model.by_name)
+    call(model, x)
+    assert model.last is last
+    assert model.history == history
+    assert model.by_name == by_name
+    assert hasattr(model, "made_here") is passed_before
+
+
+def test_models_that_store_tensors_are_linearized():
+    model, x = Storing(), torch.randn(3, 4)
+    model(x)
+    kernel = o1.empirical_ntk(model, x)
+    linear_model = o1.linearize(model)
+    torch.testing.assert_close(linear_model(x), model(x))
+    torch.testing.assert_close(o1.empirical_ntk(linear_model, x), kernel)
+    assert model.last is model.history[-1]

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from scipy.special import polygamma
 from torch import Tensor, nn
 
 from orderone.measure.judge.verdict import Judgement, Reason, Verdict
-from orderone.measure.observations import StudyResult
+from orderone.measure.observations import RunKey, StudyResult
+from orderone.observe.moments import Moments
 from orderone.observe.quantities import Quantity
 
 NONE = 1e-6  # exponents of smaller absolute value are zero
@@ -89,6 +91,17 @@ def settings_by_size(study: StudyResult, setting: str) -> dict[str, dict[int, fl
             if setting in settings:
                 values.setdefault(key(name), {})[run.size] = settings[setting]
     return values
+
+
+def deviation_of_start(starts: Mapping[RunKey, Moments]) -> float:
+    """Return the standard deviation of the exponent that random initial values have by chance.
+
+    The logarithm of the RMS of N normal numbers has the variance trigamma(N / 2) / 4, about 1 / 2N.
+    """
+    x = np.log([float(size) for size, _ in starts])
+    entries = min(moments.entries for moments in starts.values())
+    variance = float(polygamma(1, entries / 2)) / 4
+    return math.sqrt(variance / ((x - x.mean()) ** 2).sum())
 
 
 def constant_sizes(model: nn.Module) -> dict[str, float]:

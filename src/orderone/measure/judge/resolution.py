@@ -1,7 +1,7 @@
 """What measurements cannot decide: rounding errors, and small models that turn back."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -85,13 +85,33 @@ def vanishing_gradients(observations: Observations) -> frozenset[str]:
     sizes = {}
     for name in observations.names(Quantity.GRADIENT):
         sizes[name] = observations.largest(name, Quantity.GRADIENT)
+    arriving = largest_output_gradients(observations)
     vanishing = set()
     if sizes:
         median = sorted(sizes.values())[len(sizes) // 2]
         for name, size in sizes.items():
-            if size < VANISHING * median or _gradient_cancels(observations, name):
+            cancels = _gradient_cancels(observations, name)
+            if size < VANISHING * median or cancels or _nothing_arrives(arriving, name, size):
                 vanishing.add(name)
     return frozenset(vanishing | _rounded_gradients(observations))
+
+
+def largest_output_gradients(observations: Observations) -> dict[str, float]:
+    """Return the largest gradient that arrives at the output of each module."""
+    names = observations.names(Quantity.OUTPUT_GRADIENT)
+    sizes = {name: observations.largest(name, Quantity.OUTPUT_GRADIENT) for name in names}
+    return {name: size for name, size in sizes.items() if math.isfinite(size)}
+
+
+def _nothing_arrives(arriving: Mapping[str, float], name: str, gradient: float) -> bool:
+    """Return whether only rounding errors arrive at a module, and its tensor sums them up.
+
+    Softmax cancels a number that is added to all classes, and with it the gradients of all layers
+    before it. A tensor may have a second use, where more arrives: its own gradient counts, too.
+    """
+    largest = max(arriving.values(), default=0.0)
+    own = arriving.get(name.rpartition(".")[0], math.inf)
+    return own < VANISHING * largest and gradient < CANCELLED * largest
 
 
 def _rounded_gradients(observations: Observations) -> set[str]:

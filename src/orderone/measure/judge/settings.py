@@ -22,13 +22,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import numpy as np
-
 from orderone.core.errors import code_of
 from orderone.core.roles import Role
 from orderone.measure.fit import Fit
 from orderone.measure.judge.known_numbers import (
     constant_sizes,
+    deviation_of_start,
     known_line,
     rates_of,
     settings_by_size,
@@ -171,24 +170,24 @@ class SettingsJudge:
         start smaller too: code often divides them by a power of the depth.
         """
         predicted = theory.expect(name, Quantity.WEIGHT).exponent
+        if self._is_drawn_number(name):
+            predicted = math.nan
         row = theory.rows[name][1]
         if row.depth != 1 and self.study.in_width and fit.exponent < predicted:
             return math.nan
         is_fixed = row.role == Role.FIXED and self.study.in_width
-        if math.isnan(predicted) and is_fixed and fit.exponent > self._noise_of_start(name):
+        starts = self.study.observations.at(name, Quantity.WEIGHT, 0)
+        if math.isnan(predicted) and is_fixed and fit.exponent > DRAWN * deviation_of_start(starts):
             return 0.0
         return predicted
 
-    def _noise_of_start(self, name: str) -> float:
-        """Return the largest exponent that initial values of few entries have by chance.
-
-        The logarithm of the RMS of N normal numbers has the standard deviation (2 N)^-1/2.
-        """
-        moments = self.study.observations.at(name, Quantity.WEIGHT, 0)
-        x = np.log([float(size) for size, _ in moments])
-        entries = min(size.entries for size in moments.values())
-        deviation = math.sqrt(0.5 / entries / ((x - x.mean()) ** 2).sum())
-        return DRAWN * deviation
+    def _is_drawn_number(self, name: str) -> bool:
+        """Return whether a single number is drawn at random: constants have no noise."""
+        starts = self.study.observations.at(name, Quantity.WEIGHT, 0).values()
+        fit = self.weights.get(name)
+        if fit is None or any(moments.entries > 1 for moments in starts):
+            return False
+        return fit.high - fit.low > EXACT
 
     def _gauge(self, name: str, row: Row, rate_excess: float, weight: float) -> float:
         """Return t: the power of a multiplier n^-t that was not read from the forward code.
@@ -254,7 +253,8 @@ class SettingsJudge:
         if row.role == Role.READOUT:
             interior = self.facts.is_interior(name, row.uses)
             return excess < 0 or (interior and excess < 0.5 + BOUNDARY)
-        is_added = row.role in (Role.VECTOR, Role.FIXED) and row.constant is None
+        is_random = row.constant is None or self._is_drawn_number(name)
+        is_added = is_random and row.role in (Role.VECTOR, Role.FIXED)
         return is_added and excess < 0
 
     def _penalty(self, name: str, row: Row, theory: Theory, gauge: float) -> Iterator[Judgement]:

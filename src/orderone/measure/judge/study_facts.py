@@ -16,6 +16,7 @@ from typing import NamedTuple
 from orderone.core.roles import Role
 from orderone.measure.fit import Fit
 from orderone.measure.judge.known_numbers import slope
+from orderone.measure.judge.resolution import largest_output_gradients
 from orderone.measure.judge.theory import Theory
 from orderone.measure.judge.thresholds import (
     BOUNDARY,
@@ -310,17 +311,12 @@ class StudyFacts:
 
         The loss may not depend on an output: softmax cancels a number that is added to all classes.
         """
-        if not module or not self._largest_gradient > 0:
-            return True
-        own = self.study.observations.largest(module, Quantity.OUTPUT_GRADIENT)
-        return not own < VANISHING * self._largest_gradient
+        own = self._output_gradients.get(module, math.inf)
+        return not module or not own < VANISHING * max(self._output_gradients.values(), default=0.0)
 
     @cached_property
-    def _largest_gradient(self) -> float:
-        observations = self.study.observations
-        names = observations.names(Quantity.OUTPUT_GRADIENT)
-        sizes = [observations.largest(name, Quantity.OUTPUT_GRADIENT) for name in names]
-        return max((size for size in sizes if math.isfinite(size)), default=0.0)
+    def _output_gradients(self) -> dict[str, float]:
+        return largest_output_gradients(self.study.observations)
 
     def multiplied(self, weight: str) -> float:
         """Return the absolute power of all multipliers of a tensor, read or not.

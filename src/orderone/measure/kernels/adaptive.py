@@ -20,6 +20,7 @@ from orderone.core.reals import real
 from orderone.measure.kernels.empirical import Model, Outputs, SelectInput, empirical_ntk
 from orderone.measure.kernels.examples import Inputs
 from orderone.measure.kernels.groups import trained_parameters
+from orderone.measure.kernels.stored_tensors import without_new_tensors
 from orderone.measure.kernels.substituted import call_at
 
 # name of a parameter -> tensor; rates may be numbers
@@ -82,8 +83,9 @@ def empirical_adam_ntk(
     training = model.training
     model.eval()
     try:
-        return empirical_ntk(
-            _Rescaled(model, scales), x1, x2, outputs, select=select, memory=memory
-        )
+        with without_new_tensors(model):
+            return empirical_ntk(
+                _Rescaled(model, scales), x1, x2, outputs, select=select, memory=memory
+            )
     finally:
         model.train(training)

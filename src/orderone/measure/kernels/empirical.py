@@ -32,6 +32,7 @@ from orderone.measure.kernels.jacobians import (
     Size,
 )
 from orderone.measure.kernels.products import ntk_by_products, products_agree
+from orderone.measure.kernels.stored_tensors import without_new_tensors
 from orderone.observe.batch_errors import naming_batch
 from orderone.observe.batches import draws_randomly
 from orderone.observe.inventory import unwrap
@@ -153,7 +154,7 @@ def empirical_nngp(
     """
     batch = count(batch, "batch")
     model = unwrap(instance(model, nn.Module, "model", "pass a PyTorch model"))
-    with undisturbed(model), torch.no_grad():
+    with without_new_tensors(model), undisturbed(model), torch.no_grad():
         left = read_examples(x1, model, "x1")
         mine, shape = _outputs_of(model, left, select, batch)
         theirs = mine
@@ -385,7 +386,7 @@ def _problem(
     parameters = {name: p for name, p in parameters.items() if name in wanted}
     device = next(iter(parameters.values())).device
     bound = working_memory(memory, device)
-    with undisturbed(model), without_recomputation():
+    with without_new_tensors(model), undisturbed(model), without_recomputation():
         left = read_examples(x1, model, "x1")
         right = left if x2 is None else read_examples(x2, model, "x2")
         shape = _checked(model, left, select)

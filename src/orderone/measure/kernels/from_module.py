@@ -35,6 +35,7 @@ from orderone.core.errors import InputError, instance
 from orderone.core.inputs import UserInput
 from orderone.measure.kernels.depth_scales import DepthScales, depth_scales
 from orderone.measure.kernels.examples import Examples, Inputs, read_examples, read_output
+from orderone.measure.kernels.stored_tensors import without_new_tensors
 from orderone.measure.kernels.traced_layers import Layers
 from orderone.measure.kernels.traced_values import Node, Value, natural_labels
 from orderone.observe.batch_errors import naming_batch
@@ -97,7 +98,7 @@ def kernel_from_module(model: Model, inputs: Inputs | None = None) -> ModuleKern
     """
     model = unwrap(instance(model, nn.Module, "model", "pass a PyTorch model"))
     training = {module: module.training for module in model.modules()}
-    with undisturbed(model), torch.enable_grad():
+    with without_new_tensors(model), undisturbed(model), torch.enable_grad():
         for module, mode in training.items():
             module.training = mode
         if inputs is not None:

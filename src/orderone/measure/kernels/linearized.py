@@ -12,7 +12,6 @@ row, with one backward pass per output.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from orderone.measure.kernels.empirical import Model, SelectInput, check_tables
 from orderone.measure.kernels.examples import Select, read_output
 from orderone.measure.kernels.groups import trained_parameters
 from orderone.measure.kernels.jacobians import HALF_TOLERANCE, TOLERANCE, dense
+from orderone.measure.kernels.stored_tensors import copied
 from orderone.measure.kernels.substituted import call_at
 from orderone.observe.inventory import unwrap
 from orderone.observe.recomputed import without_recomputation
@@ -42,7 +42,7 @@ class Linearized(nn.Module):
 
     def __init__(self, model: nn.Module, select: Select | None = None):
         super().__init__()
-        self.model = deepcopy(model).eval()
+        self.model = copied(model).eval()
         self.select = select
         self._names = tuple(trained_parameters(self.model))
         self._row_by_row: bool | None = None  # not known before the first call

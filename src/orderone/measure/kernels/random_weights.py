@@ -15,6 +15,9 @@ kurtosis; and the largest singular value of an n x m matrix is (sqrt(n) + sqrt(m
 an entry. All bounds are exceeded by chance in less than one of 10^6 tensors.
 """
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -26,10 +29,13 @@ MOST_SCATTER = 5.0  # largest variance of the rows' mean squares, relative to th
 FEWEST = 16  # rows, and entries in a row, that are compared
 MOST_IN_ONE = 4.0  # largest square of a singular value, relative to that of independent entries
 PRODUCTS = 4  # of the power iteration, which finds a lower bound of that value
+REACH = 10.0  # standard deviations, and points, of an average over a neuron
+POINTS = 2001
 SAME = 1e-6  # largest relative difference of equal gains
 COMPARED = 4096  # entries of two matrices that are compared
 MOST_CORRELATION = 10.0  # times 1 / sqrt(entries), the size for independent entries
-MOST_KURTOSIS = 0.35  # largest excess kurtosis of a neuron, about 0.06 in E[phi^2] for a square
+MOST_KURTOSIS = 0.35  # largest excess kurtosis of a neuron
+MOST_CHANGE = 0.12  # largest relative change of E[phi^2] by it: that of a square
 # Excess kurtosis of N Gaussian draws, times sqrt(N): outside in less than one of 10^5 tensors
 LIGHT = -16.0
 HEAVY = 80.0
@@ -112,23 +118,40 @@ def are_correlated(first: Tensor, second: Tensor) -> bool:
     return abs(float(first @ second)) > MOST_CORRELATION / len(first) ** 0.5 * size
 
 
-def has_gaussian_neurons(weight: Tensor, fan_in: int) -> bool:
-    """Return whether sums over `fan_in` of these weights are Gaussian, or nearly so.
+def excess_kurtosis(weight: Tensor, fan_in: int) -> float:
+    """Return the excess kurtosis of sums over `fan_in` of these weights, for inputs of one size.
 
-    Sums of Gaussian weights are; others have the excess kurtosis of a weight over `fan_in`.
+    It is 0 for Gaussian weights; other sums have that of a weight, divided by `fan_in`.
     """
     entries = weight.detach().double().flatten()
     square = entries.square()
     total = square.mean()
     if total == 0:
-        return True
+        return 0.0
     excess = float(square.square().mean() / total**2) - 3
     by_chance = LIGHT < excess * len(entries) ** 0.5 < HEAVY
-    return by_chance or abs(excess) <= MOST_KURTOSIS * fan_in
+    return 0.0 if by_chance else excess / fan_in
 
 
-def has_gaussian_shifts(shifts: Tensor, neurons: Tensor, weight_var: float = 0.0) -> bool:
-    """Return whether neurons, of which biases or positions are a part, are Gaussian, or nearly so.
+def change_of_square(function: Callable[[Tensor], Tensor], variance: float, excess: float) -> float:
+    """Return the relative change of E[phi^2] for a neuron with this excess kurtosis.
+
+    To first order in the excess it is excess / 24 E[phi^2 He_4] / E[phi^2], with the Hermite
+    polynomial He_4 = x^4 - 6 x^2 + 3 of x = z / sqrt(variance) (Gram-Charlier). For z^2 this is
+    excess / 3.
+    """
+    x = torch.linspace(-REACH, REACH, POINTS, dtype=torch.float64)
+    density = torch.exp(-x.square() / 2)
+    with torch.no_grad():
+        square = function(variance**0.5 * x).square() * density
+    total = float(square.sum())
+    if not 0 < total < math.inf:
+        return 0.0
+    return excess / 24 * float((square * (x**4 - 6 * x.square() + 3)).sum()) / total
+
+
+def excess_of_shifts(shifts: Tensor, neurons: Tensor, weight_var: float = 0.0) -> float:
+    """Return the excess kurtosis of neurons due to biases or positions, which are a part of them.
 
     The other part is Gaussian, and has at least the size for inputs of order one, `weight_var`. A
     part of the variance adds its square times its excess kurtosis.
@@ -136,11 +159,11 @@ def has_gaussian_shifts(shifts: Tensor, neurons: Tensor, weight_var: float = 0.0
     entries = shifts.detach().double().flatten()
     variance = float(entries.square().mean())
     if variance == 0:
-        return True
+        return 0.0
     total = float(neurons.detach().double().square().mean())
     share = variance / (variance + max(total - variance, weight_var))
     excess = float((entries**4).mean()) / variance**2 - 3
-    return abs(excess) * share**2 <= MOST_KURTOSIS
+    return excess * share**2
 
 
 def common_size(gains: Tensor, name: str) -> float:

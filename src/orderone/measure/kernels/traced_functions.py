@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from orderone.core.errors import InputError
+from orderone.measure.kernels.random_weights import MOST_CHANGE, MOST_KURTOSIS, change_of_square
 from orderone.measure.kernels.traced_call import Call
 from orderone.measure.kernels.traced_values import (
+    Narrow,
     Node,
     Origin,
     Value,
@@ -110,6 +112,9 @@ def _composed(
         assert isinstance(found, Tensor)
         return found
 
+    if source.node.narrow is not None:
+        _check_narrow(source.node.narrow, function)
+
     def phi(values: np.ndarray) -> np.ndarray:
         return function(torch.as_tensor(np.asarray(values, dtype=float))).numpy()
 
@@ -123,8 +128,6 @@ def _composed(
 
 def _check_argument(node: Node) -> None:
     """Raise an InputError if a function of these neurons is not one of Gaussian numbers."""
-    if node.narrow:
-        raise _not_gaussian(node.narrow)
     if not node.neurons.gaussian:
         raise InputError(
             "its argument is not Gaussian; only the output of a layer with weights is. The argument"
@@ -145,6 +148,13 @@ def _jumps(phi: Jumping) -> InputError:
         "no-infinite-width",
         argument="model",
     )
+
+
+def _check_narrow(narrow: Narrow, function: Callable[[Tensor], Tensor]) -> None:
+    """Raise if neurons are so far from Gaussian that kernels after the function are different."""
+    change = change_of_square(function, narrow.variance, narrow.excess)
+    if abs(narrow.excess) > MOST_KURTOSIS or abs(change) > MOST_CHANGE:
+        raise _not_gaussian(narrow.name)
 
 
 def _not_gaussian(name: str) -> InputError:

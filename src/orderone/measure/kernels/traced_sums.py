@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from orderone.measure.kernels.random_weights import has_gaussian_shifts
+from orderone.measure.kernels.random_weights import excess_of_shifts
 from orderone.measure.kernels.traced_call import Call
 from orderone.measure.kernels.traced_constants import Added
 from orderone.measure.kernels.traced_values import (
+    Narrow,
     Value,
     after,
     branches_of,
+    narrower,
     natural,
     same_layout,
     same_neurons,
@@ -43,7 +45,7 @@ def added(call: Call, operands: list[Value]) -> Value | None:
         layer: kernels.Layer = kernels.Residual(*branch) if branch else kernels.Scale(2.0)
     else:
         layer = kernels.Sum(kernels.Sequential(*first), kernels.Sequential(*second))
-    narrow = left.node.narrow or right.node.narrow
+    narrow = narrower(left.node.narrow, right.node.narrow)
     node = branches.start.then(layer, branches.uses, narrow)
     return Value(call.tensor, node, left.labels, left.channels, left.features)
 
@@ -81,10 +83,10 @@ def with_positions(trace: "Layers", call: Call, x: Value) -> Value | None:
         layer: kernels.Layer = kernels.Residual(kernels.Dense(0.0, variance))
     else:
         layer = kernels.AddPositions(P)
-    narrow = x.node.narrow
-    if not has_gaussian_shifts(numbers.parameter, call.tensor):
-        narrow = trace.weights.names[id(numbers.parameter)]
-    node = x.node.then(layer, narrow=narrow)
+    name = trace.weights.names[id(numbers.parameter)]
+    total = float(call.tensor.detach().double().square().mean())
+    shifts = Narrow(name, excess_of_shifts(numbers.parameter, call.tensor), total)
+    node = x.node.then(layer, narrow=narrower(x.node.narrow, shifts))
     return Value(call.tensor, node, x.labels, x.channels, x.features)
 
 

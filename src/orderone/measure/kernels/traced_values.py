@@ -12,6 +12,7 @@ in the same way. So the layout after any number of such functions is read from t
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +49,21 @@ class Use:
         return self.rows is None or other.rows is None or bool(self.rows & other.rows)
 
 
+class Narrow(NamedTuple):
+    """Weights or biases of which a neuron is a sum, its excess kurtosis, and its variance."""
+
+    name: str
+    excess: float
+    variance: float
+
+
+def narrower(first: Narrow | None, second: Narrow | None) -> Narrow | None:
+    """Return the one of which neurons are less Gaussian."""
+    if first is None or second is None:
+        return first or second
+    return max(first, second, key=lambda narrow: abs(narrow.excess))
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
     """A layer and what precedes it; the inputs have neither."""
@@ -55,14 +71,14 @@ class Node:
     before: "Node | None" = None
     layer: kernels.Layer | None = None
     uses: frozenset[Use] = frozenset()  # weights of this layer, and of its branches
-    narrow: str = ""  # weights, a few of which make a neuron that is not Gaussian
+    narrow: Narrow | None = None  # why neurons are not quite Gaussian
     neurons: Neurons = INPUTS  # Gaussian ones may still be `narrow`
 
     def then(
-        self, layer: kernels.Layer, uses: Iterable[Use] = (), narrow: str | None = None
+        self, layer: kernels.Layer, uses: Iterable[Use] = (), narrow: Narrow | None = None
     ) -> "Node":
-        if narrow is None:
-            narrow = "" if isinstance(layer, WITH_WEIGHTS + OTHERS) else self.narrow
+        if narrow is None and not isinstance(layer, WITH_WEIGHTS + OTHERS):
+            narrow = self.narrow
         neurons = neurons_after([layer], self.neurons)
         return Node(self, layer, frozenset(uses), narrow, neurons)
 

@@ -17,14 +17,22 @@ from orderone.measure.kernels.random_weights import (
     check_directions,
     check_rows,
     common_size,
-    has_gaussian_neurons,
-    has_gaussian_shifts,
+    excess_kurtosis,
+    excess_of_shifts,
     rows_differ,
     sampled,
     zero_rows,
 )
 from orderone.measure.kernels.traced_call import Call, whole_numbers
-from orderone.measure.kernels.traced_values import Projection, Use, Value, natural, with_channels
+from orderone.measure.kernels.traced_values import (
+    Narrow,
+    Projection,
+    Use,
+    Value,
+    narrower,
+    natural,
+    with_channels,
+)
 from orderone.theory import kernels
 
 if TYPE_CHECKING:
@@ -182,14 +190,18 @@ def dense(trace: "Layers", call: Call, x: Value) -> Value | None:
     return Value(call.tensor, node, labels, channels, last, projection)
 
 
-def _narrow(trace: "Layers", call: Call, weight: Tensor, bias: object, fan_in: int) -> str:
-    """Return the weights or biases because of which neurons are not Gaussian; "" if they are."""
-    if not has_gaussian_neurons(weight, fan_in):
-        return trace.weights.names[id(weight)]
+def _narrow(
+    trace: "Layers", call: Call, weight: Tensor, bias: object, fan_in: int
+) -> Narrow | None:
+    """Return the weights or biases because of which neurons are not quite Gaussian."""
+    names = trace.weights.names
+    variance = float(call.tensor.detach().double().square().mean())
+    of_weights = Narrow(names[id(weight)], excess_kurtosis(weight, fan_in), variance)
+    if not isinstance(bias, Tensor):
+        return of_weights
     weight_var = fan_in * float(weight.detach().double().square().mean())
-    if isinstance(bias, Tensor) and not has_gaussian_shifts(bias, call.tensor, weight_var):
-        return trace.weights.names[id(bias)]
-    return ""
+    of_bias = Narrow(names[id(bias)], excess_of_shifts(bias, call.tensor, weight_var), variance)
+    return narrower(of_weights, of_bias)
 
 
 def _names(call: Call) -> tuple[str, ...]:
@@ -245,7 +257,7 @@ def embedding(trace: "Layers", call: Call, x: Value) -> Value | None:
     filled[empty] = False
     check_rows(weight[filled], name)
     trace.table = rows
-    narrow = "" if has_gaussian_neurons(weight[filled], 1) else name
+    narrow = Narrow(name, excess_kurtosis(weight[filled], 1), square)
     node = x.node.then(kernels.Dense(rows * square), [Use(name)], narrow)
     return natural(call.tensor, node, call.tensor.dim() - 1)
 

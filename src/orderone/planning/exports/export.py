@@ -10,6 +10,7 @@ from torch import nn
 
 from orderone.core.errors import InputError
 from orderone.core.exact import count
+from orderone.core.reals import real
 from orderone.observe.inventory import clean
 from orderone.optimizers.record import class_name
 from orderone.planning.exports.content import Content, Names, content
@@ -153,7 +154,7 @@ def export(
     made = content(plan, target, names)
     lost = _lost(plan, made, chosen)
     _refuse_losses({kind: why for kind, why in lost.items() if kind not in allowed}, target)
-    base = _base(plan, made, min_lr)
+    base = _base(plan, made, _read_min_lr(min_lr, plan.settings.lr, target))
     init = _init(made)
     data = chosen.data(made, base)
     if chosen.holds >= set(LOSSES):
@@ -188,6 +189,18 @@ def _read_allowed(allow_loss: Sequence[str]) -> set[str]:
             argument="allow_loss",
         )
     return allowed
+
+
+def _read_min_lr(min_lr: float, lr: float, target: str) -> float:
+    """Return the smallest learning rate; raise an InputError if the format has no place for it."""
+    min_lr = real(min_lr, "min_lr", least=0, most=lr)
+    if min_lr and not FORMATS[target].takes_min_lr:
+        raise InputError(
+            f"min_lr: groups of {target} have no smallest learning rate. {target} gets it from its"
+            f" schedule: pass it there, and check it with export.check_schedule",
+            argument="min_lr",
+        )
+    return min_lr
 
 
 def _refuse_losses(refused: Mapping[str, str], target: str) -> None:

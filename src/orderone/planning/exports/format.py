@@ -57,6 +57,7 @@ class Format(ABC):
     holds: ClassVar[frozenset[str]] = frozenset({"eps", "betas"})
     advice: ClassVar[str]  # how to use the export, in a sentence or two
     has_default: ClassVar[bool] = False  # tensors that no pattern matches have settings, too
+    takes_min_lr: ClassVar[bool] = False  # groups have smallest learning rates of their own
     numbers_by_stage: ClassVar[bool] = False  # stages of a pipeline count their layers from 0
     # what to do about a schedule that sets the same number for several groups
     schedule_remedy: ClassVar[str] = (

@@ -220,8 +220,8 @@ class Evidence:
         return self.siblings[0] * base, self.siblings[1] * target
 
     def product(self, axes: Iterable[int]) -> int:
-        """Return the product of some axes of the target."""
-        return prod(self.item.shape[axis] for axis in axes)
+        """Return the product of some axes of the target, without the axis that counts experts."""
+        return prod(size for _, size in self.over(axes))
 
     @property
     def fans(self) -> tuple[int, int]:

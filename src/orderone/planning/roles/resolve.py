@@ -410,12 +410,24 @@ def _structural_role(evidence: Evidence, widths: set[int], read: set[int], first
 
 
 def _structural_size(evidence: Evidence, axes: Sequence[int], widths: set[int]) -> int:
-    """Return the size of some axes; in parallel modules together, if only that is a width."""
+    """Return the size of some axes; in parallel modules together, if only that is a width.
+
+    If neither is, and the tensor is a stack of matrices (experts), that of one matrix.
+    """
     size = evidence.product(axes)
     together = evidence.with_siblings(axes)[1]
-    if size not in widths and together in widths:
+    if size in widths:
+        return size
+    if together in widths:
         return together
+    if len(axes) > 1 and _size_in_stack(evidence, axes) in widths:
+        return _size_in_stack(evidence, axes)
     return size
+
+
+def _size_in_stack(evidence: Evidence, axes: Sequence[int]) -> int:
+    """Return the size of some axes of one matrix, if the first of them counts matrices."""
+    return evidence.product(axes[1:])
 
 
 def _few_times(size: int, width: int) -> bool:
@@ -443,6 +455,8 @@ def structural_widths(tensors: Sequence[Evidence]) -> set[int]:
         if matrix is not None:
             consumed.add(evidence.product(matrix.fan_in))
             produced.add(evidence.product(matrix.fan_out))
+            if len(matrix.fan_out) > 1:
+                produced.add(_size_in_stack(evidence, matrix.fan_out))
         if lookup is not None:
             produced.add(evidence.product(lookup.fan_out))
         if evidence.part:

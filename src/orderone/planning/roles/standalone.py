@@ -94,14 +94,14 @@ def learned_table(evidence: Evidence) -> Layout | None:
     """Return the layout of a table of positions or tokens that is a parameter of the model itself.
 
     The forward pass adds it to activations, or joins it to them as tokens; or its name says so. A
-    bias has one entry per channel, and a table has one row per position.
+    bias has one entry per channel, and experts may have one each; a table has one row per position.
     """
     if evidence.name.endswith("bias") or not ENTRYWISE.issuperset(evidence.kinds):
         return None
     named = named_layouts(evidence.item)
     if named:
         return named[0]
-    long = [axis for axis, size in enumerate(evidence.item.shape) if size > 1]
+    long = [axis for axis, size in enumerate(evidence.sizes) if size[1] > 1]
     if set(evidence.kinds) == {"table"} and len(long) > 1:
         return lookup(long[0], long[-1])
     return None

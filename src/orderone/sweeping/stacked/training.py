@@ -46,6 +46,7 @@ from orderone.training.stacked.compiled_step import (
 from orderone.training.stacked.errors import NotCapturable, NotStackable
 from orderone.training.stacked.graph import CapturedStep
 from orderone.training.stacked.plain_code import is_plain
+from orderone.training.stacked.program import exchanged
 from orderone.training.stacked.stack import Stack
 from orderone.training.step import Step
 
@@ -344,11 +345,7 @@ class StackedTraining:
     def _must_have_the_same_parameters(self) -> None:
         name = self.stack.exchanged_parameter()
         if name is not None:
-            raise NotStackable(
-                f"training puts another parameter in the place of {name}, or removes it, which has"
-                " no effect in a stack; trained one after another",
-                "stack-deviates",
-            )
+            raise exchanged(name)
 
     def _check_shared_state(self) -> None:
         """Notice at the end whether anything acts now that all trials of a process share."""

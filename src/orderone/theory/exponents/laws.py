@@ -68,7 +68,7 @@ class UpdateLaw:
 
     gradient: Annotated[Fraction | int, UserInput] = 0
     weight: Annotated[Fraction | int, UserInput] = 0
-    spectral: bool = False
+    spectral: Annotated[bool, UserInput] = False
     fan_out: Annotated[Fraction | int, UserInput] = 0
     fan_in: Annotated[Fraction | int, UserInput] = 0
 

@@ -133,9 +133,12 @@ class Program:
         with mode, functions_one_by_one(mode), member_weights(self.model, member_tensors):
             loss = loss_of(call, inputs, self.loss)
         replaced: dict[str, Tensor] = {}
-        for name in self.buffers:
-            if member_tensors[name] is not before[name]:
-                replaced[name] = member_tensors[name]
+        for name, tensor in member_tensors.items():
+            if tensor is before[name]:
+                continue
+            if name not in self.buffers:
+                raise exchanged(name)
+            replaced[name] = tensor
         return loss, replaced
 
     @contextmanager
@@ -166,6 +169,15 @@ class Program:
                 failing = f"{names[id(module)]} ({type(module).__name__})"
             trace = trace.tb_next
         return failing
+
+
+def exchanged(name: str) -> NotStackable:
+    """Return the error for a parameter that a pass has exchanged; the next pass has the old one."""
+    return NotStackable(
+        f"training puts another parameter in the place of {name}, or removes it, which has no"
+        " effect in a stack; trained one after another",
+        "stack-deviates",
+    )
 
 
 @contextmanager

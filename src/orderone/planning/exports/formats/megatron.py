@@ -26,6 +26,7 @@ WRAPPER = "module."
 class Megatron(Format):
     optimizers: ClassVar[Mapping[str, str]] = {"adamw": "adam", "sgd": "sgd"}
     holds: ClassVar[frozenset[str]] = frozenset({"eps"})
+    takes_min_lr: ClassVar[bool] = True
     numbers_by_stage: ClassVar[bool] = True
     advice: ClassVar[str] = (
         "Pass the overrides to get_megatron_optimizer(config, model, config_overrides=...), and the"
