@@ -498,17 +498,22 @@ def test_a_nudge_changes_every_entry_by_one_unit(dtype):
 
 
 class TwiceNormalized(nn.Module):
-    """The second norm reads numbers whose mean is zero but for rounding, as in EfficientNet."""
+    """The second norm reads numbers whose mean is zero but for rounding, as in EfficientNet.
+
+    A stack adds them in another order.
+    """
 
     def __init__(self, width: int):
         super().__init__()
-        self.first, self.second = nn.Linear(INPUTS, width), nn.Linear(width, width)
+        self.first, self.second = nn.Linear(INPUTS, width), nn.Linear(width, width, bias=False)
         self.norm, self.again = nn.BatchNorm1d(width), nn.BatchNorm1d(width)
         self.head = nn.Linear(width, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.again(self.second(self.norm(self.first(x))))
-        return self.head(x.relu())
+        x, weight = self.norm(self.first(x)), self.second.weight
+        if is_batchedtensor(weight):
+            x, weight = x.flip(-1), weight.flip(-1)
+        return self.head(self.again(nn.functional.linear(x, weight)).relu())
 
 
 def test_means_that_are_zero_but_for_rounding_stay_rounding_in_double_precision():
