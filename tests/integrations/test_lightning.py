@@ -146,6 +146,15 @@ def test_optimizers_that_are_not_the_plans_are_refused():
 
     with refuses("broken-ratios", argument="scheduler"):
         fit(Model(made, with_a_floor), PlanCallback(made))
+
+    def with_one_peak():
+        optimizer = made.optimizer()
+        peak = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=STEPS)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": peak, "interval": "step"}}
+
+    with refuses("broken-ratios", argument="optimizer") as caught:
+        fit(Model(made, with_one_peak), PlanCallback(made))
+    assert "Pass a list to OneCycleLR" in str(caught.value)
     with refuses("invalid-argument", argument="plan"):
         fit(Model(made), PlanCallback(plan()))
     with refuses("invalid-argument", argument="every"):
