@@ -4,6 +4,7 @@ import gc
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -55,6 +56,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("browser")
         terminalreporter.line(f"{len(skipped)} tests were skipped: no browser on this machine.")
         terminalreporter.line(HOW_TO_INSTALL)
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_new_process() -> None:
+    """Let sweeps forget what earlier tests of this process have trained.
+
+    Otherwise they read batches and build models to compare with it, which some tests count.
+    """
+    for module, name in (("shared_state", "_BEGUN"), ("example_loss", "_OF_PROCESS")):
+        loaded = sys.modules.get(f"orderone.sweeping.{module}")
+        if loaded is not None:
+            getattr(loaded, name).clear()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from orderone.training.code_state import global_texts
 from orderone.training.loop import TrainingLoop
 from orderone.training.resume_check import LARGEST, changed, model_bytes
 
-_BEGUN: set[str] = set()  # code of `build`, or its name, of which this process has trained a model
+_BEGUN: set[tuple[str, str]] = set()  # code or name of `build`, and program, of earlier trials
 
 
 class SharedState:
@@ -27,9 +27,9 @@ class SharedState:
         self.trial = trial
         self.first: Start | None = job.starts.get(trial.program)
         self.before: dict[str, str] | None = None
-        build = str(job.described["build"])
-        self.is_later: bool = build in _BEGUN
-        _BEGUN.add(build)
+        model = (str(job.described["build"]), trial.program)
+        self.is_later: bool = model in _BEGUN
+        _BEGUN.add(model)
         if job.warned(f"trained {trial.program}"):
             self.before = global_texts(loop.step.module, job.loss)
 
