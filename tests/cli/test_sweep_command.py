@@ -378,7 +378,7 @@ MODEL = ("--builder", "mine:build", "--data", "mine:data")
             ("--tokenizer 'gpt2'", "cifar10", "--root, --batch"),
         ),
         (("--task", "digits", "--length", "32"), WITHOUT_EFFECT, ("--length 32", "--batch")),
-        ((*MODEL, "--batch", "8"), "batch-size-fixed", ("batch_size", "data(step, seed, batch")),
+        ((*MODEL, "--batch", "8"), "batch-size-fixed", ("batch_size", "(step, seed, batch_size)")),
         ((*MODEL, "--task", "lm"), WITHOUT_EFFECT, ("--task 'lm'", "--builder")),
         ((*MODEL, "--model", "gpt"), WITHOUT_EFFECT, ("--model 'gpt'", "--builder")),
         ((*MODEL, "--source", "python"), WITHOUT_EFFECT, ("--source 'python'", "--builder")),

@@ -151,7 +151,7 @@ def test_depth(depth, largest, verdict):
 
 
 def test_shrinking_changes_have_a_verdict_with_the_measured_alignment():
-    check = healthy("gpt2 (tied)")
+    check = healthy("vit")
     shrinking = check.exponents[check.exponents.verdict == "SHRINKS"]
     assert len(shrinking)
     assert all(shrinking.cause.str.startswith("shrinks"))
