@@ -125,7 +125,7 @@ def test_only_this_process_writes_the_store(two_cores, tmp_path):
 
 
 INTERRUPTED = """
-import sys, time
+import os, sys, time
 sys.path.insert(0, {folder!r})
 from support.sweep_subjects import batch, mlp
 import orderone.sweeping.driver as driver
@@ -135,7 +135,7 @@ cores.LEAST = 0.0
 
 def data(step, seed):
     if step == 6 and sys.argv[2] == "slow":
-        print("started", flush=True)
+        os.write(1, b"started\\n")  # at once: two processes write this
     if sys.argv[2] == "slow":
         time.sleep(0.1)
     return batch(step, seed)
