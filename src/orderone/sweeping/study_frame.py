@@ -1,4 +1,4 @@
-"""What the trainings of a table share: the base, the other size, and settings of a plan."""
+"""Common settings of the trainings of a table: the base, the other size, and those of a plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
