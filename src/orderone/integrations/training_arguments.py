@@ -1,4 +1,4 @@
-"""What `TrainingArguments` may say beside a plan.
+"""Arguments of the Trainer that a plan allows, and those that it refuses.
 
 A plan decides optimizer, learning rates, weight decays and eps, and the Trainer has arguments for
 some of these. They may stay at their defaults, or agree with the plan. The Trainer would not read

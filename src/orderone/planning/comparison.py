@@ -1,4 +1,4 @@
-"""What the tensors of a model are, beside those of its base: evidence for roles, and sizes."""
+"""Evidence for the roles of tensors: each tensor of a model beside that of its base, and sizes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What measurements cannot decide: rounding errors, and small models that turn back."""
+"""Lines that measurements cannot decide: rounding errors, and small models that turn back."""
 
 import math
 from collections.abc import Iterable, Mapping

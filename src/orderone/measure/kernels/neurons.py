@@ -1,4 +1,4 @@
-"""What the limit must know about the neurons of a tensor, beside their kernels.
+"""Properties of the neurons of a tensor that a limit needs beside their kernels.
 
 Sums over many new weights are Gaussian, with mean zero. Activations, products and dropout are not.
 Norms and means over tokens keep what they are given, and a sum is Gaussian if all of its terms are.

@@ -1,4 +1,4 @@
-"""What a stack can save on a CPU, known before it is built: the overhead of calls.
+"""Estimate, before a stack is built, what it can save on a CPU: the overhead of calls.
 
 A stack makes one call for all its members, but its arithmetic takes as long as theirs. So the time
 of calls in an update of one member is all that a stack can save. It is estimated from the number of
