@@ -94,6 +94,8 @@ class Trace:
     readouts: frozenset[str] = frozenset()
     # those from which outputs are computed without another one, also by nonlinear functions
     last_makers: frozenset[str] = frozenset()
+    # those among the last makers that no other matrix, convolution or table reads
+    output_makers: frozenset[str] = frozenset()
     # sizes that products of two activations are summed over, in the order of the network
     summed: tuple[int, ...] = ()
     terms: tuple[Term, ...] = ()

@@ -71,6 +71,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         outputs = model(*args, **kwargs)
     graph = Graph(recorder.steps)
     output_values = recorder.values_of(outputs)
+    all_outputs = recorder.values_of(outputs, least=1)
     scores, score_sums = graph.scores()
     return Trace(
         uses={name: tuple(uses) for name, uses in recorder.uses.items()},
@@ -83,7 +84,8 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         data_readers=graph.data_readers(),
         at_output=graph.makers_of(output_values),
         readouts=graph.readouts(output_values),
-        last_makers=graph.last_makers(recorder.values_of(outputs, least=1)),
+        last_makers=graph.last_makers(all_outputs),
+        output_makers=graph.output_makers(all_outputs),
         summed=tuple(recorder.summed),
         terms=scaled_terms(graph, output_values),
         generated=graph.generated_matrices(),

@@ -117,6 +117,8 @@ class Evidence:
     # part of its growth that is the fan-in of the matrix that it writes (a hypernetwork)
     generated: float | None = None
     reads_data: bool | None = None  # a matrix that reads the model's inputs; None: not traced
+    # a matrix that makes an output of the model, outside of residual branches; None: not traced
+    makes_output: bool | None = None
 
     @property
     def name(self) -> str:
