@@ -4,6 +4,7 @@
 a value is linear.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -62,10 +63,32 @@ class Graph:
                     readers.setdefault(parent, index)
 
     def constants(self) -> Iterator[Constant]:
-        """Yield the constants that multiply activations, except those that a norm divides out."""
+        """Yield the constants that multiply activations, except those that a norm divides out, and
+        those of a soft cap c tanh(x / c), which leaves small values as they are."""
         for index, step in enumerate(self.steps):
-            if step.kind == "constant" and not self.is_divided_out(index):
-                yield self._constant(index, step)
+            if step.kind != "constant" or self.is_divided_out(index) or self._is_cap(index):
+                continue
+            yield self._constant(index, step)
+
+    def _is_cap(self, index: int) -> bool:
+        """Return whether a tanh follows a constant, and behind it the constant is divided out."""
+        factor = self.steps[index].factor
+        cap = self._next(index)
+        if factor is None or cap is None or self.steps[cap].kind != "softcap":
+            return False
+        behind = self._next(cap)
+        if behind is None or self.steps[behind].kind != "constant":
+            return False
+        inverse = self.steps[behind].factor
+        return inverse is not None and math.isclose(factor * inverse, 1, rel_tol=1e-3)
+
+    def _next(self, index: int) -> int | None:
+        """Return the only step that reads this one, behind steps that only move entries."""
+        while len(self.children[index]) == 1:
+            [index] = self.children[index]
+            if self.steps[index].kind != "pass":
+                return index
+        return None
 
     def is_divided_out(self, index: int) -> bool:
         """Return whether all that reads a step divides it by its size: a factor has no effect."""
