@@ -103,6 +103,13 @@ class Comparison:
                     f" {len(item.shape)} in the model; build the base with the same code"
                 )
                 raise InputError(message, "other-architecture", argument="base")
+            if 0 in base_shape and 0 not in item.shape:
+                message = (
+                    f"base: {name} {base_shape} is empty in the base, and {item.shape} in the model,"
+                    " so that no size of it grows by a ratio; choose sizes of the base at which it"
+                    " has entries"
+                )
+                raise InputError(message, "other-architecture", argument="base")
 
     def _experts(self, counterparts: Mapping[str, Counterpart]) -> dict[str, ExpertPart]:
         """Return the place of every tensor that belongs to a mixture of experts."""

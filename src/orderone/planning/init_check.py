@@ -104,6 +104,7 @@ def observe(
         pairs.append((math.log(observed_growth), math.log(nearest)))
     scale = math.log(pair.growth)
     outputs = _numbers_of_outputs(large)
+    base_outputs = _numbers_of_outputs(small)
     result: list[Observation] = []
     for (name, quantity, _), pairs in logarithms.items():
         observed_growths, predicted_growths = zip(*pairs, strict=True)
@@ -111,17 +112,19 @@ def observe(
         predicted = sum(predicted_growths) / len(pairs) / scale
         noise = 0.0
         if quantity == "output" and name in outputs:
-            noise = _noise(outputs[name] * len(pairs), scale)
+            numbers = (base_outputs.get(base_names.get(name) or name, outputs[name]), outputs[name])
+            noise = _noise(numbers, scale) / len(pairs) ** 0.5
         result.append(Observation(name, quantity, observed, predicted, noise))
     return tuple(result)
 
 
-def _noise(entries: int, scale: float) -> float:
+def _noise(numbers: Iterable[int], scale: float) -> float:
     """Return the standard deviation of an exponent from the sizes of two sets of random entries.
 
     The logarithm of the root mean square of k normal numbers has the variance 1 / 2k.
     """
-    return entries**-0.5 / abs(scale)
+    variance = sum(1 / (2 * number) for number in numbers)
+    return math.sqrt(variance) / abs(scale)
 
 
 def _numbers_of_outputs(model: nn.Module) -> dict[str, int]:

@@ -152,7 +152,7 @@ def _adjusted(
     in_depth = _in_depth(pair, mixtures.drafts)
     scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
     tied = adjustments.tied_readouts(scores.drafts, facts, request)
-    gauge = adjustments.gauge(tied.drafts, request)
+    gauge = adjustments.gauge(tied.drafts, facts, request)
     undone = (*scores.notes, *tied.notes)
     unscaled = bottleneck_notes(pair, gauge.drafts.values())
     unscaled += input_notes(pair, gauge.drafts.values())

@@ -103,3 +103,5 @@ class Trace:
     data_readers: frozenset[str] = frozenset()
     # parameters whose output is a matrix itself (a hypernetwork): its fan-in and fan-out
     generated: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # uses (name and kind) of a parameter by code that does not call a module that holds it
+    outside: frozenset[tuple[str, str]] = frozenset()

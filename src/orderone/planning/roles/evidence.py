@@ -383,7 +383,7 @@ class Widths:
     @cached_property
     def _outer_products(self) -> set[Size]:
         """Sizes of outer products that a matrix reads, and of their factors."""
-        grown = {size for size in self.produced - self.picked if _grew(size)}
+        grown = {size for size in self.produced - self.picked if _grew(size) and min(size) > 0}
         result: set[Size] = set()
         for size in self.consumed - self.produced:
             for factor in grown:
