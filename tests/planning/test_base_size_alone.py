@@ -190,7 +190,11 @@ def test_an_encoder_may_have_a_width_as_output():
 
 def test_roles_without_a_forward_pass_are_named_as_guessed():
     build = ARCHITECTURES["early head"].build
-    for options in ({"init": "zero-readout"}, {"optimizer": "muon"}, {"lr": {"default": 1, "hidden": 2}}):
+    for options in (
+        {"init": "zero-readout"},
+        {"optimizer": "muon"},
+        {"lr": {"default": 1, "hidden": 2}},
+    ):
         plan = o1.plan(build(GENERIC), base=build(GENERIC), **options)
         assert any("[guessed-roles]" in note for note in plan.notes), options
         larger = o1.plan(build(GENERIC.times(2)), base=build(GENERIC), rule="mup", lr=1e-2)

@@ -26,8 +26,8 @@ from orderone.planning.draw import ZERO, Draw
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.initial import Initial
 from orderone.planning.roles.evidence import Evidence
-from orderone.planning.roles.structure import group_of, residual_width
 from orderone.planning.roles.standalone import learned_table, named_layouts, with_parts
+from orderone.planning.roles.structure import group_of, residual_width
 from orderone.planning.settings import Choice, Subject
 from orderone.planning.start_setting import (
     INIT,

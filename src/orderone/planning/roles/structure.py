@@ -19,7 +19,6 @@ from orderone.planning.roles.vocabulary import GATES
 MOST_PACKED = 8  # largest number of widths side by side
 
 
-
 Candidates = tuple[Role, ...]  # the roles that a tensor may have, the likeliest first
 
 
