@@ -595,3 +595,48 @@ def test_parameters_that_a_pass_exchanges_late_are_named(change):
         list(Engine(job, stacked=True).run(trials_of(job)))
     assert caught.value.code == "stack-deviates"
     assert "head.bias" in str(caught.value)
+
+
+class Tied(Replacing):
+    """Model whose two inner layers share a weight, until `change` gets the second layer."""
+
+    def __init__(self, width, change):
+        super().__init__(width, lambda head: change(self.second))
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return super().forward(x) + self.head(self.second(torch.tanh(self.first(self.up(x)))))
+
+
+def end_tie(layer):
+    layer.weight = nn.Parameter(layer.weight.detach().clone())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_ties_that_a_pass_ends_late_are_named(late):
+    """The weight of the second layer has another name than the one that the stack knows."""
+    build = functools.partial(Tied, change=end_tie if late else lambda layer: None)
+    job = job_of(build, steps=12)
+    if not late:
+        outcomes = list(Engine(job, stacked=True).run(trials_of(job)))
+        assert {outcome.facts["engine"] for outcome in outcomes} == {"stacked"}
+        return
+    with pytest.raises(NotStackable) as caught:
+        list(Engine(job, stacked=True).run(trials_of(job)))
+    assert caught.value.code == "stack-deviates"
+    assert "second.weight" in str(caught.value)
+
+
+def test_a_module_that_has_two_names_is_stacked():
+    """Its tensors are given to it once: torch could not put them back otherwise."""
+
+    def build(width):
+        model = nn.Sequential(nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 3))
+        model.append(model[2])
+        model.insert(2, model[1])
+        return nn.Sequential(*list(model)[:-1])
+
+    job = job_of(build, steps=6)
+    outcomes = list(Engine(job, stacked=True).run(trials_of(job)))
+    assert {outcome.facts["engine"] for outcome in outcomes} == {"stacked"}
