@@ -76,9 +76,7 @@ def resized_text(resized: Mapping[str, Sequence[Shape]]) -> str:
     return f"the shape of {name} has changed from {_shown(start)} to {_shown(now)}"
 
 
-def resized_by_training(
-    resized: Mapping[str, Sequence[Shape]], model: nn.Module
-) -> str | None:
+def resized_by_training(resized: Mapping[str, Sequence[Shape]], model: nn.Module) -> str | None:
     """Return how a training has resized a tensor that a model has as at the start of it.
 
     None if the model has the shapes that were saved, or others.
