@@ -640,3 +640,43 @@ def test_a_module_that_has_two_names_is_stacked():
     job = job_of(build, steps=6)
     outcomes = list(Engine(job, stacked=True).run(trials_of(job)))
     assert {outcome.facts["engine"] for outcome in outcomes} == {"stacked"}
+
+
+class Rescaling(nn.Module):
+    """Model whose buffer is replaced by another kind of tensor from the seventh pass on."""
+
+    def __init__(self, width, change):
+        super().__init__()
+        self.up, self.head = nn.Linear(6, width), nn.Linear(width, 3)
+        self.register_buffer("scale", torch.ones(width, dtype=torch.long))
+        self.passes = 0
+        self.change = change
+
+    def forward(self, x):
+        if self.training:
+            self.passes += 1
+            if self.passes == 7:
+                self.scale = self.change(self.scale)
+        return self.head(torch.tanh(self.up(x))) / self.scale.sum()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda scale: scale.sum(), "by whole numbers of shape ()"),
+        (lambda scale: torch.cat([scale, scale]), "by whole numbers of shape (16,)"),
+        (lambda scale: scale * 0.3, "by real numbers of shape (8,)"),
+        (lambda scale: scale + 1, None),
+    ],
+)
+def test_buffers_that_a_pass_replaces_late_by_others_are_named(change, named):
+    """A copy into the buffer of the stack would repeat a scalar, or round to whole numbers."""
+    job = job_of(functools.partial(Rescaling, change=change), steps=12)
+    run = Engine(job, stacked=True).run
+    if named is None:
+        assert all(outcome.finished for outcome in run(trials_of(job)))
+        return
+    with pytest.raises(NotStackable) as caught:
+        list(run(trials_of(job)))
+    assert caught.value.code == "stack-deviates"
+    assert named in str(caught.value)

@@ -142,6 +142,8 @@ class Program:
                 continue
             if name not in self.buffers:
                 raise exchanged(name)
+            if tensor.shape != before[name].shape or _kind(tensor) != _kind(before[name]):
+                raise _resized(name, before[name], tensor)
             replaced[name] = tensor
         return loss, replaced
 
@@ -200,6 +202,24 @@ def exchanged(name: str) -> NotStackable:
     return NotStackable(
         f"training puts another parameter in the place of {name}, or removes it, which has no"
         " effect in a stack; trained one after another",
+        "stack-deviates",
+    )
+
+
+def _kind(tensor: Tensor) -> str:
+    """Return the kind of numbers in a tensor; a stack rounds them to the type of the first ones."""
+    if tensor.is_complex():
+        return "complex numbers"
+    if tensor.is_floating_point():
+        return "real numbers"
+    return "truth values" if tensor.dtype == torch.bool else "whole numbers"
+
+
+def _resized(name: str, before: Tensor, now: Tensor) -> NotStackable:
+    return NotStackable(
+        f"training replaces {name}, {_kind(before)} of shape {tuple(before.shape)}, by"
+        f" {_kind(now)} of shape {tuple(now.shape)}, but the buffers of a stack keep their shape"
+        " and kind; trained one after another",
         "stack-deviates",
     )
 
