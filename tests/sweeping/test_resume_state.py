@@ -1087,7 +1087,7 @@ class Hooked(nn.Module):
         self.late = late
 
         def count(module, before, after):
-            self.calls += 1
+            self.get_buffer("calls").add_(1)
 
         self.inner.get_submodule("2").register_full_backward_hook(count)
 
