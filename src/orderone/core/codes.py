@@ -839,6 +839,14 @@ SWEEP: dict[str, str] = {
         "A trial raised an error; the note has its settings and the error. The other trials are"
         " not affected. Failed trials run again in the next call with the same store."
     ),
+    "device-failed": (
+        "A kernel of the GPU failed (`AcceleratorError`: a launch failure, an illegal access, a"
+        " device-side assertion). CUDA then refuses all later work of the process, so that the"
+        " remaining trials fail as well. Run the same command again with the same store: finished"
+        " trials stay, failed ones run again. If it fails at the same place, set"
+        " CUDA_LAUNCH_BLOCKING=1 to see which operation it is; an index outside a table is the"
+        " most frequent cause."
+    ),
     "deterministic-too-late": (
         "The option deterministic=True needs the variable CUBLAS_WORKSPACE_CONFIG, which cuBLAS"
         " reads once per process, and something has used the GPU already. Set it to :4096:8 before"
