@@ -105,9 +105,9 @@ class Comparison:
                 raise InputError(message, "other-architecture", argument="base")
             if 0 in base_shape and 0 not in item.shape:
                 message = (
-                    f"base: {name} is empty in the base, {base_shape}, and {item.shape} in the"
-                    " model, so that it grows by no ratio; choose sizes of the base at which it has"
-                    " entries"
+                    f"base: {name} has no entries in the base, {base_shape}, and {item.shape} in"
+                    " the model, so that it grows by no ratio; choose sizes of the base at which it"
+                    " has entries"
                 )
                 raise InputError(message, "other-architecture", argument="base")
 

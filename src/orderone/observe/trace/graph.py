@@ -98,17 +98,17 @@ class Graph:
             divides = step.kind in ("norm", "normalized")
             if step.kind in ("pass", "constant") and len(step.parents) == 1:
                 divides = self.is_divided_out(child)
-            if not divides and not self._makes_statistics(child):
+            if not divides and not self.makes_statistics(child):
                 return False
             has_norm |= divides
         return has_norm
 
-    def _makes_statistics(self, index: int) -> bool:
+    def makes_statistics(self, index: int) -> bool:
         """Return whether a step is read by roots of mean squares and variances alone."""
         if self.steps[index].statistic:
             return True
         children = self.children[index]
-        return bool(children) and all(self._makes_statistics(child) for child in children)
+        return bool(children) and all(self.makes_statistics(child) for child in children)
 
     def _constant(self, index: int, step: Step) -> Constant:
         makers: list[str] = []

@@ -506,13 +506,17 @@ class Recorder(TorchDispatchMode):
         return Step("constant", [value], factor=factor, size=self._normalized_size(value))
 
     def _normalized_size(self, value: Value) -> float:
-        """Return the RMS of the output of a normalization or softmax, and 1 for other values."""
+        """Return the RMS of the output of a normalization or softmax, and 1 for other values.
+
+        A gain may follow a division by the length: `g * normalize(x)` starts like n^-1/2, too.
+        """
         if value.tensor.is_meta or value.step is None:
             return 1.0
         step = self.steps[value.step]
-        while step.kind == "pass" and len(step.parents) == 1:
+        while step.kind in ("pass", "shift") and len(step.parents) == 1:
             step = self.steps[step.parents[0]]
-        if step.kind not in ("normalized", "softmax"):
+        has_gain = step.kind == "norm" and step.gain is not None
+        if step.kind not in ("normalized", "softmax") and not has_gain:
             return 1.0
         return float(value.tensor.detach().square().mean().sqrt()) or 1.0
 
@@ -650,7 +654,10 @@ class Recorder(TorchDispatchMode):
         else:
             move = None
         bends = name in BENDS or (name in ADDITIONS and _adds_a_number(operation))
-        return Step(kind, inputs, uses, bends=bends, statistic=statistic, move=move)
+        squares = name == "pow" and operation.arguments.get("exponent") == 2
+        return Step(
+            kind, inputs, uses, bends=bends, statistic=statistic, squares=squares, move=move
+        )
 
 
 def _arguments(
