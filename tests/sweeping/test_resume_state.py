@@ -30,7 +30,7 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked.resume_check import state_lost_by_checkpoints
 from orderone.training import checkpoint as checkpoints
-from orderone.training import interrupts, same_update
+from orderone.training import interrupts, resume_check, same_update
 from orderone.training.source import Source
 
 STEPS = 8
@@ -1103,6 +1103,21 @@ def test_the_check_of_checkpoints_changes_no_training(tmp_path, late):
         checked = train(lambda: Hooked(late), tmp_path)
     np.testing.assert_array_equal(whole.losses, checked.losses)
     assert set(warned_codes(caught)) <= {"state-may-be-lost"}
+
+
+def test_tensors_are_compared_by_their_bits():
+    model = nn.Module()
+    kinds = (torch.float8_e4m3fn, torch.complex64, torch.bool, torch.bfloat16)
+    for number, kind in enumerate(kinds):
+        model.register_buffer(f"x{number}", torch.ones(3).to(kind))
+    model.register_buffer("lost", torch.tensor(float("nan")))
+    saved = {f"model.{name}": x.clone() for name, x in model.named_buffers()}
+    assert resume_check.restored_tensors(model, saved) == []
+    model.get_buffer("x1").mul_(2)
+    model.get_buffer("lost").fill_(1)
+    assert resume_check.restored_tensors(model, saved) == ["x1", "lost"]
+    assert torch.equal(model.get_buffer("x1"), torch.ones(3, dtype=torch.complex64))
+    assert model.get_buffer("lost").isnan()
 
 
 class CountingSGD(torch.optim.SGD):

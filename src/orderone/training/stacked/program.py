@@ -137,10 +137,11 @@ class Program:
         with mode, functions_one_by_one(mode), member_weights(self.model, member_tensors):
             loss = loss_of(call, inputs, self.loss)
         replaced: dict[str, Tensor] = {}
-        for name, tensor in held.items():
+        after: Mapping[str, Tensor | None] = held
+        for name, tensor in after.items():
             if tensor is before[name]:
                 continue
-            if name not in self.buffers:
+            if name not in self.buffers or tensor is None:
                 raise exchanged(name)
             if tensor.shape != before[name].shape or _kind(tensor) != _kind(before[name]):
                 raise _resized(name, before[name], tensor)
@@ -198,9 +199,9 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 def exchanged(name: str) -> NotStackable:
-    """Return the error for a parameter that a pass has exchanged; the next pass has the old one."""
+    """Return the error for a tensor that a pass has exchanged; the next pass has the old one."""
     return NotStackable(
-        f"training puts another parameter in the place of {name}, or removes it, which has no"
+        f"training puts another tensor in the place of {name}, or removes it, which has no"
         " effect in a stack; trained one after another",
         "stack-deviates",
     )
