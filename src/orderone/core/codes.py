@@ -116,7 +116,8 @@ PLAN = {
         "The role of a tensor decides how it scales. Here shapes and module types allow several"
         " roles. Set the role with overrides={pattern: role}, register the module type with"
         " orderone.register, or pass an example batch as inputs=, so that the forward pass shows"
-        " how the tensor is used."
+        " how the tensor is used. In a plan for the base itself, a readout with as many outputs as"
+        " an inner width may be a hidden matrix: base and target of different widths show it."
     ),
     "attention-scale": (
         "In muP, attention scores are divided by the head size, not by its root. The plan folds"
@@ -255,6 +256,12 @@ PLAN = {
         " C and Lambda. The strategies of the effective theory (neural-tangent, hybrid,"
         " maximal-update) are such laws and need no base; sweep and coord_check use their smallest"
         " size as base."
+    ),
+    "guessed-roles": (
+        "Roles follow from the dimensions that grow between base and target. In a plan for the base"
+        " itself none grows, and without an example batch nothing shows which matrix makes the"
+        " output. The choice of tensors for Muon, starts other than keep and settings by role then"
+        " follow from sizes and the order of tensors. Pass inputs=, or set roles with overrides."
     ),
     "inner-readout": (
         "A matrix onto a fixed number of outputs inside the network, such as the router of a"
@@ -831,6 +838,14 @@ SWEEP: dict[str, str] = {
     "trial-failed": (
         "A trial raised an error; the note has its settings and the error. The other trials are"
         " not affected. Failed trials run again in the next call with the same store."
+    ),
+    "device-failed": (
+        "A kernel of the GPU failed (`AcceleratorError`: a launch failure, an illegal access, a"
+        " device-side assertion). CUDA then refuses all later work of the process, so that the"
+        " remaining trials fail as well. Run the same command again with the same store: finished"
+        " trials stay, failed ones run again. If it fails at the same place, set"
+        " CUDA_LAUNCH_BLOCKING=1 to see which operation it is; an index outside a table is the"
+        " most frequent cause."
     ),
     "deterministic-too-late": (
         "The option deterministic=True needs the variable CUBLAS_WORKSPACE_CONFIG, which cuBLAS"
