@@ -1026,12 +1026,33 @@ class Untying(nn.Module):
         return self.inner(x) + self.twin(h).mean()
 
 
+class Softening(nn.Module):
+    """Model that replaces a mask of truth values by real numbers in a late pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp(8)
+        self.register_buffer("mask", torch.tensor([True, False, True]))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+            if int(self.calls) == 4:
+                self.mask = self.mask * 0.3
+        return self.inner(x) * self.mask
+
+
 @pytest.mark.parametrize("folder", [False, True])
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: Growing(8, late=3), "the shape of past has changed from (1,) to (4,)"),
-        (Untying, "twin.weight was added, with the shape (8, 8)"),
+        (Softening, "from truth values of shape (3,) to real numbers of shape (3,)"),
+        (
+            lambda: Growing(8, late=3),
+            "of shape (1,) to real numbers of shape (4,)",
+        ),
+        (Untying, "twin.weight was added, real numbers of shape (8, 8)"),
     ],
 )
 def test_a_training_that_resizes_tensors_late_says_so_when_it_is_resumed(

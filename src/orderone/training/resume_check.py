@@ -249,7 +249,7 @@ def reshaped_text(different: str) -> str:
     return (
         f"training adds, removes or resizes tensors of the model ({different}), so that a"
         " checkpoint does not fit a model that is built again; register tensors of their final"
-        " shape when the model is built"
+        " shape and type when the model is built"
     )
 
 

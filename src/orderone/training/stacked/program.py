@@ -10,6 +10,7 @@ from torch.func import functional_call
 from orderone.observe.batches import Loss, loss_of
 from orderone.observe.recomputed import without_recomputation
 from orderone.torch_compat import set_vmap_fallback_warning, tree_map, version_counter
+from orderone.training.model_structure import layout_of
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.constants import Constants
 from orderone.training.stacked.custom_functions import functions_one_by_one
@@ -143,7 +144,7 @@ class Program:
                 continue
             if name not in self.buffers or tensor is None:
                 raise exchanged(name)
-            if tensor.shape != before[name].shape or _kind(tensor) != _kind(before[name]):
+            if layout_of(tensor) != layout_of(before[name]):
                 raise _resized(name, before[name], tensor)
             replaced[name] = tensor
         return loss, replaced
@@ -207,20 +208,10 @@ def exchanged(name: str) -> NotStackable:
     )
 
 
-def _kind(tensor: Tensor) -> str:
-    """Return the kind of numbers in a tensor; a stack rounds them to the type of the first ones."""
-    if tensor.is_complex():
-        return "complex numbers"
-    if tensor.is_floating_point():
-        return "real numbers"
-    return "truth values" if tensor.dtype == torch.bool else "whole numbers"
-
-
 def _resized(name: str, before: Tensor, now: Tensor) -> NotStackable:
     return NotStackable(
-        f"training replaces {name}, {_kind(before)} of shape {tuple(before.shape)}, by"
-        f" {_kind(now)} of shape {tuple(now.shape)}, but the buffers of a stack keep their shape"
-        " and kind; trained one after another",
+        f"training replaces {name}, {layout_of(before)}, by {layout_of(now)}, but the buffers of a"
+        " stack keep their shape and kind of numbers; trained one after another",
         "stack-deviates",
     )
 
