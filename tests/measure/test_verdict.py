@@ -144,6 +144,15 @@ def line(
             "initial size of r scales like n^+0.00; mup requires n^-0.50",
         ),
         (
+            [
+                replace(line("h", "output", 0.6, 0.0), bound=0.0),
+                line("r", "output", -0.2, -0.5, "readout"),
+            ],
+            {"inputs": {"h": 0.6}},
+            "growing-activations",
+            "the input of module 'h' grows like n^+0.60",
+        ),
+        (
             [line("a", "score change", 0.5, 0.0, "attention")],
             {},
             "attention-not-scaled",

@@ -35,3 +35,28 @@ def test_a_compensated_input_is_as_predicted(optimizer):
     [output] = [seen for seen in plan.observations if seen.name == "second"]
     assert abs(output.observed) < 0.1
     assert output.off < 0.1
+
+
+class WithGain(Normalized):
+    """A gain between the division by the length and the factor that undoes it (ScaleNorm)."""
+
+    def __init__(self, width: int, vector: bool, shift: bool):
+        super().__init__(width)
+        self.root = width**0.5
+        self.gain = nn.Parameter(torch.ones(width if vector else 1))
+        self.shift = nn.Parameter(torch.zeros(width)) if shift else 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.gain * functional.normalize(torch.relu(self.first(x)), dim=-1) + self.shift
+        return self.last(torch.relu(self.second(h * self.root)))
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("shift", [False, True])
+def test_a_gain_does_not_hide_that_an_input_was_normalized(vector, shift):
+    inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    model, base = (WithGain(width, vector, shift) for width in (256, 32))
+    plan = o1.plan(model, base=base, inputs=inputs, optimizer="adamw", lr=1e-2)
+    row = plan["second.weight"]
+    assert row.factors.std == pytest.approx(8**-0.5)  # fan-in alone
+    assert row.lr == pytest.approx(1e-2 / 8)

@@ -195,8 +195,10 @@ def _usual_loss_of_model(
     model: Callable[..., object], output: object, batch: tuple[object, object]
 ) -> Tensor:
     """Return the usual loss; if the model wants to compute its own one, say how to call it."""
+    if isinstance(getattr(output, "logits", output), Tensor):
+        return usual_loss(output, cast(Tensor, batch[1]))
     named = _names_of_inputs_and_target(model)
-    if named is None or isinstance(getattr(output, "logits", output), Tensor):
+    if named is None:
         return usual_loss(output, cast(Tensor, batch[1]))
     first, second = named
     message = (

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import with_code
 from orderone.torch_compat import sparse_parts
-from orderone.training.model_structure import changed_structure
+from orderone.training.model_structure import changed_structure, resized_tensors
 from orderone.training.outcome import read_evaluation
 
 if TYPE_CHECKING:
@@ -302,6 +302,7 @@ def progress(loop: "TrainingLoop") -> Record:
         "seconds": loop.seconds,
         "device": device_name(loop),
         "structure": changed_structure(loop.structure, loop.step.module),
+        "resized": resized_tensors(loop.shapes, loop.step.module),
     }
     if loop.step.scale is not None:
         numbers["loss_scale"] = loop.step.scale.numbers()

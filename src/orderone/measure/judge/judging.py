@@ -20,6 +20,7 @@ from orderone.measure.judge.common_excess import common_excess, common_gradient
 from orderone.measure.judge.multipliers import multipliers
 from orderone.measure.judge.quantities import TABLE, When
 from orderone.measure.judge.resolution import (
+    beyond_chance,
     coarsest,
     if_resolved,
     vanishing_gradients,
@@ -193,6 +194,10 @@ class _Fits:
         finding = verdict_on_fit(fit, expected, study.axis)
         if finding.verdict == Verdict.FAIL and finding.reason != Reason.SHRINKS:
             finding = without_turns(study.observations, line, expected, finding, self.confidence)
+        if finding.verdict == Verdict.FAIL and expected.two_sided and self.facts.theory is not None:
+            excess = fit.exponent - expected.exponent
+            features = self.facts.theory.fixed_features(name)
+            finding = beyond_chance(study.observations, line, excess, features, finding)
         finding = if_resolved(study.observations, line, finding, self._coarsest)
         if len(study.sizes) < FEW and finding.verdict != Verdict.FAIL:
             finding = Finding(Verdict.UNCLEAR, _too_few(study))

@@ -93,13 +93,14 @@ def settings_by_size(study: StudyResult, setting: str) -> dict[str, dict[int, fl
     return values
 
 
-def deviation_of_start(starts: Mapping[RunKey, Moments]) -> float:
+def deviation_of_start(starts: Mapping[RunKey, Moments], entries: int | None = None) -> float:
     """Return the standard deviation of the exponent that random initial values have by chance.
 
     The logarithm of the RMS of N normal numbers has the variance trigamma(N / 2) / 4, about 1 / 2N.
+    `entries` is N, if it is less than the number of values.
     """
     x = np.log([float(size) for size, _ in starts])
-    entries = min(moments.entries for moments in starts.values())
+    entries = entries or min(moments.entries for moments in starts.values())
     variance = float(polygamma(1, entries / 2)) / 4
     return math.sqrt(variance / ((x - x.mean()) ** 2).sum())
 

@@ -80,8 +80,9 @@ def _line_on_sum(study: StudyResult, name: str, power: float, aligned: float) ->
     symbol = SYMBOLS[study.axis]
     cause = (
         f"the forward code multiplies a sum of products of activations, behind {name}, by"
-        f" {symbol}^{power:+.2f}. Training aligns these products, so that their sum is of size"
-        f" {symbol}^{aligned:+.2f}: multiply it by {symbol}^{-aligned:+.2f}"
+        f" {symbol}^{power:+.2f}. Training aligns these products (squares are aligned at once), so"
+        f" that their sum is of size {symbol}^{aligned:+.2f}: multiply it by"
+        f" {symbol}^{-aligned:+.2f}"
     )
     return _line(study, name, excess, excess, Verdict.FAIL, cause)
 

@@ -228,7 +228,7 @@ TABLE: tuple[JudgedQuantity, ...] = (
         "law",
         "the output of a module",
         "the product of the initial size of its tensors and of the measured size of its input",
-        ("boundary", "next"),
+        ("boundary", "next", "drawn"),
         SIZES,
         output_at_start,
     ),

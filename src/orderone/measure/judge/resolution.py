@@ -1,12 +1,26 @@
-"""Lines that measurements cannot decide: rounding errors, and small models that turn back."""
+"""Lines that measurements cannot decide: rounding errors, chance, small models that turn back."""
 
 import math
 from collections.abc import Iterable, Mapping
 
 import torch
 
-from orderone.measure.judge.thresholds import CANCELLED, RESOLUTION, ROUNDED, VANISHING
-from orderone.measure.judge.verdict import SYMBOLS, Expected, Finding, Verdict, verdict_on_fit
+from orderone.measure.judge.known_numbers import deviation_of_start
+from orderone.measure.judge.thresholds import (
+    CANCELLED,
+    DRAWN,
+    RESOLUTION,
+    ROUNDED,
+    VANISHING,
+)
+from orderone.measure.judge.verdict import (
+    SYMBOLS,
+    Expected,
+    Finding,
+    Reason,
+    Verdict,
+    verdict_on_fit,
+)
 from orderone.measure.observations import Line, Observations
 from orderone.measure.recording import CHANGES
 from orderone.observe.precision import Precision
@@ -40,6 +54,28 @@ def without_turns(
         " ones; use a smaller learning rate"
     )
     return Finding(Verdict.UNCLEAR, f"{failure.cause}; {reason}")
+
+
+def beyond_chance(
+    observations: Observations, line: Line, excess: float, features: int, failure: Finding
+) -> Finding:
+    """Return UNCLEAR where the initial outputs of a readout differ by chance.
+
+    Each of its few features is one random sum, the same for samples whose inputs are alike. So the
+    outputs are no more random numbers than features.
+    """
+    name, quantity, step = line
+    if quantity != Quantity.OUTPUT or step or not features:
+        return failure
+    starts = observations.at(name, quantity, step)
+    deviation = deviation_of_start(starts, features)
+    if not abs(excess) <= DRAWN * deviation:
+        return failure
+    cause = (
+        f"{failure.cause}; but {features} random features explain {DRAWN * deviation:.2f} by"
+        " chance: use more seeds"
+    )
+    return Finding(Verdict.UNCLEAR, cause, Reason.NOISY)
 
 
 def coarsest(dtypes: Iterable[torch.dtype], precision: Precision) -> float:

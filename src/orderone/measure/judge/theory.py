@@ -274,6 +274,15 @@ class Theory:
         """Return the tensor that computes a module's output; empty if there is none."""
         return self._weights.get(self._maker(module), "")
 
+    def fixed_features(self, module: str) -> int:
+        """Return the number of features of a readout's output; 0 for other modules."""
+        weight = self.weight_of(module)
+        if not weight or self._role(weight, module) != Role.READOUT:
+            return 0
+        small, large = self.rows[weight]
+        same = [n for n, before in zip(large.shape, small.shape, strict=True) if n == before]
+        return math.prod(same)
+
     def modules(self) -> Iterator[tuple[str, str, str]]:
         """Yield each module that applies a tensor, with the tensor and its role there."""
         for module, weight in self._weights.items():

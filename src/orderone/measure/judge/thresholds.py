@@ -116,9 +116,9 @@ THRESHOLDS: dict[str, Threshold] = {
     "drawn": Threshold(
         3.3,
         "largest difference that chance explains between the initial sizes of a tensor whose shape"
-        " does not grow, in standard deviations",
+        " does not grow, or of the output of a readout, in standard deviations",
         "normal random numbers are further from their mean in one of a thousand cases. Such tensors"
-        " have few entries, so chance matters (a bias of the output)",
+        " have few entries, and readouts few features, so chance matters (a bias of the output)",
     ),
     "negligible": Threshold(
         1e-2,

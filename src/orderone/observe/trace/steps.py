@@ -106,6 +106,7 @@ class Step:
     bends: bool = False  # f(c x) is no power of c times f(x)
     scaled_gain: bool = False  # a number multiplies the parameters of the gain; `factor` is it
     statistic: bool = False  # a root of a mean square, of a variance, ...
+    squares: bool = False  # of one activation
     # repeats an operation that moves entries of its operands; the argument replaces its tensors
     move: "Callable[[Callable[[Tensor], Tensor]], object] | None" = None
     fed: bool = False  # depends on the inputs

@@ -97,16 +97,19 @@ def _readers(
 def _aligned_size(graph: Graph, index: int) -> float | None:
     """Return the RMS of what a factor multiplies if all products in a sum had the same sign.
 
-    None if it is no sum of products of activations.
+    None if it is no sum of products of activations, squares among them, or if the root of the sum
+    divides an activation.
     """
     result = graph.steps[index]
+    if graph.makes_statistics(index):
+        return None
     step = result
     while len(step.parents) == 1 and len(step.flow) == 1:
         at = step.parents[0]
         before = graph.steps[at]
         if before.kind == "contraction" and before.product is not None:
             return before.product[2] * math.prod(_rms(value) for value in before.flow)
-        if before.kind == "product":
+        if before.kind == "product" or before.squares:
             products = next(value for value in step.flow if value.step == at)
             return _aligned_sum(products.tensor, result.flow[0].tensor)
         if before.kind != "pass":
@@ -116,13 +119,16 @@ def _aligned_size(graph: Graph, index: int) -> float | None:
 
 
 def _aligned_sum(products: Tensor, sums: Tensor) -> float | None:
-    """Return the size of sums or means of products if all products had the same sign."""
+    """Return the size of sums or means of products if all products had the same sign.
+
+    The sums may have the other sign, as minus a squared distance has.
+    """
     if products.is_meta or sums.is_meta or not sums.numel():
         return None
     terms = products.numel() / sums.numel()
     size = float(products.detach().abs().mean())
-    total = float(products.detach().cpu().double().sum())
-    total_of_sums = float(sums.detach().cpu().double().sum())
+    total = abs(float(products.detach().cpu().double().sum()))
+    total_of_sums = abs(float(sums.detach().cpu().double().sum()))
     if terms <= 1 or not total:
         return None
     if math.isclose(total_of_sums, total, rel_tol=SAME):

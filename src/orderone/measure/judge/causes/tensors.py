@@ -6,6 +6,7 @@ from orderone.core.roles import Role
 from orderone.measure.judge.causes.context import Context
 from orderone.measure.judge.causes.failed_lines import (
     Failed,
+    is_small,
     names_of,
     select,
 )
@@ -102,17 +103,22 @@ def say_wrong_rates(fault: str, lines: Failed, context: Context) -> list[str]:
 
 
 def wrong_starts(is_readout: bool, failed: Failed, context: Context) -> Failed:
-    """Select wrong initial sizes of weights; without any, those of outputs."""
+    """Select wrong initial sizes of weights; without any, those of outputs.
+
+    Growth inside of the network is a symptom, and so are the outputs behind it.
+    """
     starts = []
     for line in select(failed, (Quantity.WEIGHT,)):
         if (line.role == Role.READOUT) == is_readout:
             starts.append(line)
     if starts or select(failed, (Quantity.WEIGHT, Quantity.RATE)):
         return starts
-    # growth and shrinkage inside the network are symptoms: the first place counts
     for line in select(failed, (Quantity.OUTPUT,)):
-        at_start = line.step == 0 and not math.isfinite(line.bound)
-        if at_start and (line.role == Role.READOUT) == is_readout:
+        if line.step:
+            continue
+        if math.isfinite(line.bound) and not is_small(line):
+            break
+        if not math.isfinite(line.bound) and (line.role == Role.READOUT) == is_readout:
             starts.append(line)
     return starts
 
