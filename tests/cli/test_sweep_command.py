@@ -402,7 +402,7 @@ def test_wrong_input_is_refused(arguments, code, words):
     [
         (("--lr", "0,1"), ("lr", "got 0.0")),
         (("--lr", "1e-1:1e-3:4"), ("low < high",)),
-        (("--rules", "sp,mop"), ("did you mean 'mup'",)),
+        (("--rules", "sp,mop"), ("'mup'?",)),
         (("--task", "mnist"), ("mnist", "train-images")),
         (
             ("--task", "fashion-mnist", "--root", "nowhere"),

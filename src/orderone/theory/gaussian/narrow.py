@@ -36,7 +36,7 @@ def narrow_features(f: Values, kinks: tuple[float, ...] = ()) -> tuple[float, ..
     if isinstance(f, Vectorised) and isinstance(f.on_array, ByNumber):
         x = _grid(OF_NUMBERS)
     with np.errstate(all="ignore"):
-        values = f(x)
+        values = f(x.copy())  # f may overwrite its argument
     for _ in range(ROUNDS):
         pieces = resolve(f, FARTHEST, kinks + points)
         if pieces is None:
