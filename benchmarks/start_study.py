@@ -349,7 +349,7 @@ def _base_rows(part: pandas.DataFrame, rows: pandas.DataFrame, axis: str) -> pan
 def _standard_rows(part: pandas.DataFrame, rows: pandas.DataFrame, axis: str) -> pandas.DataFrame:
     """Return the rows of `standard` with the start of the model's code at the target's size."""
     same = part[(part[axis] == part[axis].max()) & (part["rule"] == "standard")]
-    same = same[same["init"] == "keep"]
+    same = same[(same["init"] == "keep") & same["loss"].notna()]
     for key in ("architecture", "optimizer"):
         same = same[same[key] == rows[key].iloc[0]]
     return cast(pandas.DataFrame, same)
@@ -449,8 +449,10 @@ def is_wanted(piece: Piece) -> bool:
 
 
 def known_records() -> pandas.DataFrame | None:
-    """Return the records of the option `--known`."""
-    return pandas.read_csv(option("--known", "")) if "--known" in sys.argv else None
+    """Return the records of the option `--known`, whose digits are written again unchanged."""
+    if "--known" not in sys.argv:
+        return None
+    return pandas.read_csv(option("--known", ""), float_precision="round_trip")
 
 
 def is_known(piece: Piece, known: pandas.DataFrame | None) -> bool:

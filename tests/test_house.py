@@ -76,11 +76,15 @@ print(getrusage(RUSAGE_SELF).ru_utime)
 """
     cached = {"PYTHONDONTWRITEBYTECODE": ""}  # as in an installed package
     python("import orderone.sweeping", **cached)
-    ratios = []
-    for _ in range(2):
+
+    def measured() -> float:
         torch_alone, both = map(float, python(code, **cached).split())
-        ratios.append(both / torch_alone)
-    assert min(ratios) < 1.4
+        return both / torch_alone
+
+    ratio = measured()
+    if ratio >= 1.4:
+        ratio = measured()
+    assert ratio < 1.4
 
 
 def test_the_library_works_without_its_test_dependencies():

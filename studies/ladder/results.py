@@ -22,6 +22,8 @@ from studies.pieces import Records
 
 METHODS = ("full", "width", "standard", "standard-fan-in")
 LEVEL = 0.95
+# factors of the horizontal place, so that methods do not cover each other
+PLACES = {"full": 1.0, "width": 1.045, "standard": 1.045, "standard-fan-in": 1.09}
 
 
 def report(records: Records, scale: Scale) -> None:
@@ -30,7 +32,8 @@ def report(records: Records, scale: Scale) -> None:
     print(losses_by_rate(frame, scale))
     print()
     print(results(frame, read_forecast(records), scale))
-    for sentence in (*compared(frame, scale), curves_sentence(records, scale)):
+    sentences = [*compared(frame, scale), *width_compared(frame, scale)]
+    for sentence in (*sentences, curves_sentence(records, scale)):
         print()
         print(sentence)
 
@@ -123,6 +126,28 @@ def compared(frame: pandas.DataFrame, scale: Scale) -> list[str]:
     return sentences
 
 
+def width_compared(frame: pandas.DataFrame, scale: Scale) -> list[str]:
+    """Return condition 3 of the protocol: `width` minus `full`, both with the rate of the base.
+
+    The deviation between seeds of `full` is pooled over all its rates at this size.
+    """
+    size = scale.tuned[-1]
+    width = _of(frame, "width", size)
+    full = _of(frame, "full", size)
+    same = full[full["lr"].isin(width["lr"])]
+    if width.empty or same.empty:
+        return []
+    gap = float(width["loss"].mean() - same["loss"].mean())
+    variances = cast(pandas.Series, full.groupby("lr")["loss"].var())
+    deviation = float(variances.mean()) ** 0.5
+    verdict = "do harm" if gap < -2 * deviation else "are not shown to do harm"
+    return [
+        f"{size.name}, the rate of the base: width minus full: {gap:+.4f}; twice the standard"
+        f" deviation between seeds of full is {2 * deviation:.4f}: the rules for depth, batch and"
+        f" tokens {verdict}."
+    ]
+
+
 # --- collapse of the loss curves ------------------------------------------------------------------
 
 
@@ -176,7 +201,7 @@ def draw(records: Records, scale: Scale, path: Path) -> None:
         for k, size in enumerate(size for size in scale.all if len(_of(frame, method, size))):
             losses = _best_losses(_of(frame, method, size))
             axes.plot(
-                [size.parameters()] * len(losses),
+                [size.parameters() * PLACES[method]] * len(losses),
                 losses,
                 marker,
                 color=colour,
@@ -199,7 +224,7 @@ def draw(records: Records, scale: Scale, path: Path) -> None:
 
 
 def _draw_forecast(axes: Any, written: dict[str, Any], scale: Scale) -> None:
-    """Draw the forecast as grey bars beside the places of the trainings."""
+    """Draw the forecast as grey bars behind the trainings."""
     losses = written.get("full", {}).get("losses", {})
     for size in (scale.compared, scale.largest):
         expected = losses.get(size.name)
@@ -215,4 +240,5 @@ def _draw_forecast(axes: Any, written: dict[str, Any], scale: Scale) -> None:
             elinewidth=6,
             alpha=0.6,
             markersize=14,
+            zorder=1,
         )

@@ -244,7 +244,7 @@ def test_depth(check):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--model", "gpt3"), "unknown-name", ("gpt2, llama, vit, mlp", "did you mean 'gpt2'")),
+        (("--model", "gpt3"), "unknown-name", ("gpt2, llama, vit, mlp", "'gpt2'?")),
         (("--widths", "64"), None, ("widths: ", "several widths", "widths 64")),
         (("--widths", "64:128", "--depths", "2:4"), None, ("widths 64:128", "depths 2:4")),
         (("--widths", "128:64"), None, ("widths: ", "'128:64'")),
@@ -253,7 +253,7 @@ def test_depth(check):
         (("--length", "1000"), None, ("length: ", "at most 256")),
         (("--seeds", "0"), None, ("seeds: ", "got 0")),
         (("--threads", "0"), None, ("threads: ", "got 0")),
-        ((*OWN, "--rule", "mupp"), "unknown-name", ("did you mean 'mup'",)),
+        ((*OWN, "--rule", "mupp"), "unknown-name", ("'mup'?",)),
         ((*OWN, "--html", "nowhere/a.html"), "cannot-write-file", ("html: ", "nowhere/a.html")),
         ((*OWN, "--save", "a.csv"), None, ("save: ", ".jsonl or .parquet", "'a.csv'")),
         (

@@ -115,7 +115,7 @@ def test_on_the_command_line(capsys):
 
 
 def test_the_command_line_refuses_unknown_names():
-    assert_refused(orderone("cite", "mupp"), "unknown-name", "did you mean 'mup'?")
+    assert_refused(orderone("cite", "mupp"), "unknown-name", "'mup'?")
 
 
 @pytest.mark.parametrize("name", ["s1-figure99", "S2-tables", "s0-"])
@@ -123,7 +123,7 @@ def test_the_command_line_refuses_figures_that_are_not_in_the_gallery(name):
     known = {"s0-": "s0-table1, ", "s1-": "s1-figure1, ", "s2-": "s2-figure1, "}[name[:3].lower()]
     ended = orderone("cite", "mup", name)
     assert_refused(ended, "unknown-name", "table or figure", known, repr(name))
-    assert name != "s1-figure99" or "did you mean 's1-figure" in ended.err
+    assert name != "s1-figure99" or re.search(r"'s1-figure\d'[?]", ended.err)
 
 
 def test_the_command_line_cites_figures_of_the_gallery(capsys):

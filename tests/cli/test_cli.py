@@ -67,7 +67,7 @@ def test_version():
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--rule", "mupp"), "unknown-name", ("rule", "sp, ", "did you mean 'mup'")),
+        (("--rule", "mupp"), "unknown-name", ("rule", "sp, ", "'mup'?")),
         (("--optimizer", "adamax"), "unknown-name", ("optimizer", "'adamax'")),
         (("--alignment", "{"), None, ("alignment: ", "'{'")),
         (("--heads", "many"), "unknown-name", ("heads", "more, larger")),
@@ -293,7 +293,7 @@ def test_a_plan_as_json_and_as_a_file(config, tmp_path):
         (
             ("--hf-config", "CONFIG", "--base", BASE, "--rule", "mupp"),
             "unknown-name",
-            ("did you mean 'mup'",),
+            ("'mup'?",),
         ),
         (
             ("--hf-config", "CONFIG", "--base", BASE, "--override", "lm_head"),

@@ -85,7 +85,7 @@ def test_json():
     ("arguments", "code", "words"),
     [
         (("--width", "0"), None, ("width: ", "got 0")),
-        (("--activation", "gelo"), "unknown-name", ("did you mean 'gelu'",)),
+        (("--activation", "gelo"), "unknown-name", ("'gelu'?",)),
         (("--activation", "gelu", "--depth", "5", "--html", "x.html"), "no-random-limit", ()),
         (("--phi", "sin"), "option-without-effect", ("--phi 'sin'", "relu", "shaped-smooth")),
         (

@@ -60,7 +60,7 @@ PLACES = (
     ("./forms_of_code.py:build", "wrong-name-of-code", "write forms_of_code:build"),
     ("models/gpt.py:build", "wrong-name-of-code", "write models.gpt:build"),
     ("forms_of_code:build()", "wrong-name-of-code", "write forms_of_code:build"),
-    ("forms_of_code:bild", "cannot-import", "did you mean forms_of_code:build?"),
+    ("forms_of_code:bild", "cannot-import", " forms_of_code:build?"),
     ("forms_of_code:xyz", "cannot-import", "build, with_optimizer"),
     ("form_of_code:build", "cannot-import", "form_of_code"),
     ("forms_of_code:model", "not-a-builder", "it is a model"),

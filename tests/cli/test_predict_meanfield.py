@@ -88,7 +88,7 @@ def test_a_diagram_as_a_map():
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("meanfield", "--activation", "tahn"), "unknown-name", ("did you mean 'tanh'",)),
+        (("meanfield", "--activation", "tahn"), "unknown-name", ("'tanh'?",)),
         (("phase", "--weight-var", "1:2"), None, ("--weight-var: ", "'1:2'")),
         (("phase", "--weight-var", "1:2:0"), None, ("--weight-var: ", "'1:2:0'")),
         (("phase", "--bias-var", "a,b"), None, ("--bias-var: ", "'a,b'")),

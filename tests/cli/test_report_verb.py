@@ -127,7 +127,7 @@ def test_unfinished_outdated_and_broken_results_are_left_out_with_a_note(capsys,
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["s0-tabel1"], "unknown-name", ["did you mean 's0-table1'?"]),
+        (["s0-tabel1"], "unknown-name", ["'s0-table1'?"]),
         (["runs.db"], "no-results", ["runs.db: "]),
         (["nowhere/at/all"], "no-results", ["nowhere/at/all: "]),
         (["empty"], "no-results", ["empty: "]),

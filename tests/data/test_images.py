@@ -272,7 +272,7 @@ def test_names_tell_tasks_apart(pair):
 @pytest.mark.parametrize(
     ("arguments", "code", "argument", "word"),
     [
-        ({"source": "cifar100"}, "unknown-name", "source", "did you mean 'cifar10'"),
+        ({"source": "cifar100"}, "unknown-name", "source", "'cifar10'?"),
         ({"source": 3}, "wrong-type", "source", "'digits'"),
         (
             {"source": (torch.zeros(3, 1, 2, 2), torch.zeros(3).long())},

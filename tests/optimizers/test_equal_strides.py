@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from support.errors import refuses
 from torch import Tensor, nn
 
 import orderone as o1
@@ -140,3 +141,32 @@ def test_gradients_of_other_strides():
             optimizer.step()
         results.append(p.detach())
     assert torch.allclose(*results, rtol=1e-5)
+
+
+class Widening(nn.Module):
+    """Model that makes a parameter longer in its third pass of training."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.inner = conv(width)
+        self.gain = nn.Parameter(torch.ones(2))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+            if int(self.calls) == 3:
+                self.gain.data = torch.ones(64)
+                self.gain.grad = None
+        return self.inner(x) * self.gain.mean()
+
+
+def test_a_parameter_that_is_resized_during_training_is_refused():
+    """The kernel would write behind the averages, which ends the process sooner or later."""
+    torch.manual_seed(0)
+    model = Widening(4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+    with refuses("invalid-argument", argument="optimizer") as caught:
+        o1.train(model, Source("images", batch), STEPS, optimizer=optimizer, device="cpu")
+    assert "exp_avg of a parameter has the shape (2,)" in str(caught.value)
+    assert "(64,) now" in str(caught.value)

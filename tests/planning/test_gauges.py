@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from support.errors import refuses
 from torch import Tensor, nn
 
 import orderone as o1
@@ -611,3 +612,48 @@ def test_scores_may_be_divided_before_or_after_the_product(place, name):
         factors[where] = {row.name: row.factors for row in plan.rows}
     assert factors["scores"]["queries.bias"].std == pytest.approx(0.5**0.5)
     assert factors[place] == factors["scores"]
+
+
+class UsesWeight(nn.Module):
+    """Code that multiplies with the weight of a layer without calling the layer, as Mamba does."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.read = nn.Linear(5, width)
+        self.hidden = nn.Linear(width, width)
+        self.write = nn.Linear(width, 3)
+
+    def forward(self, x):
+        x = torch.relu(self.read(x))
+        return self.write(torch.relu(x @ self.hidden.weight.T + self.hidden.bias))
+
+
+def test_a_hook_on_a_layer_that_is_not_called_is_refused():
+    batch = torch.randn(4, 5)
+    model = UsesWeight(32)
+    with refuses("gauge-without-hook", argument="gauge") as caught:
+        o1.plan(model, base=UsesWeight(8), lr=1e-2, inputs=batch, gauge="unit")
+    assert "hidden.weight" in str(caught.value)
+    folded = o1.plan(model, base=UsesWeight(8), lr=1e-2, inputs=batch)
+    assert folded.multipliers == ()
+
+
+class TiedInCode(nn.Module):
+    """A readout module that shares the table, and is never called."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.tokens = nn.Embedding(11, width)
+        self.hidden = nn.Linear(width, width)
+        self.readout = nn.Linear(width, 11, bias=False)
+        self.readout.weight = self.tokens.weight
+
+    def forward(self, x):
+        return torch.relu(self.hidden(self.tokens(x))) @ self.readout.weight.T
+
+
+def test_a_tied_readout_that_is_not_called_needs_a_multiplier_in_the_code():
+    batch = torch.arange(11)[None]
+    plan = o1.plan(TiedInCode(32), base=TiedInCode(8), lr=1e-2, inputs=batch)
+    assert plan.multipliers == ()
+    assert any("[tied-readout-in-code]" in note for note in plan.notes)

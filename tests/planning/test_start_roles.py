@@ -294,3 +294,34 @@ def test_the_reason_why_nothing_was_traced_is_named():
     with refuses("needs-example-batch", argument="init") as caught:
         o1.plan(target, base=autoencoder(16), inputs=torch.randn(2, 12), init="zero-residual")
     assert "meta device" in str(caught.value)
+
+
+class Capped(nn.Module):
+    """Logits between -cap and cap, small ones as they are; `inverse=False` only bounds them."""
+
+    def __init__(self, width: int, cap: float, inverse: bool = True):
+        super().__init__()
+        self.read = nn.Linear(5, width)
+        self.hidden = nn.Linear(width, width)
+        self.head = nn.Linear(width, 4)
+        self.cap = cap
+        self.inverse = inverse
+
+    def forward(self, x):
+        x = torch.tanh(self.head(torch.relu(self.hidden(self.read(x)))).float() / self.cap)
+        return x * self.cap if self.inverse else x
+
+
+@pytest.mark.parametrize("width", [BASE, 4 * BASE])
+def test_a_soft_cap_is_no_constant_of_the_readout(width):
+    """30 tanh(x / 30) is x for logits of order one."""
+    batch = torch.randn(4, 5)
+    capped = o1.plan(Capped(width, 30.0), base=Capped(BASE, 30.0), inputs=batch, init="fan-in")
+    assert capped["head.weight"].base_std == BASE**-0.5
+    bounded = o1.plan(
+        Capped(width, 30.0, inverse=False),
+        base=Capped(BASE, 30.0, inverse=False),
+        inputs=batch,
+        init="fan-in",
+    )
+    assert math.isclose(bounded["head.weight"].base_std, 30 * BASE**-0.5, rel_tol=1e-6)

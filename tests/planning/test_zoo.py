@@ -34,7 +34,8 @@ def planned(name: str, width: int, base: int = 64, **options) -> tuple[nn.Module
 @cache
 def four_times_as_wide(name: str) -> tuple[nn.Module, o1.Plan]:
     """Return one plan for two tests; only one of them applies it."""
-    return planned(name, 256)
+    base = 64 if name == "resnet" else 32  # a narrower one has too few channels for an average
+    return planned(name, 4 * base, base)
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -109,7 +110,7 @@ def sizes_after_training(name: str, width: int, lr: float, plain: bool) -> dict[
 @pytest.mark.parametrize("name", ["mistral", "gpt-neox", "opt", "gemma2"])
 def test_activations_stop_growing_with_width_after_four_steps(name):
     """The law, and a case that must fail: the same model without a plan, with one learning rate."""
-    widths, lr = (64, 128, 256), 1e-2
+    widths, lr = (64, 256), 1e-2
     worst = {}
     for plain in (True, False):
         sizes = [sizes_after_training(name, width, lr, plain) for width in widths]

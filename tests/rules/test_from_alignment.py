@@ -102,8 +102,8 @@ def stepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.O
         ({"alignment": None}, "^alignment: .*full, no, worst"),
         ({"alignment": {"beta": 1}}, "alignment exponent: .*'beta'"),
         ({"alignment": {"alpha": 2}}, "alpha: .*between 0 and 1"),
-        ({"alignment": FULL, "like": "muup"}, "rule: .*did you mean 'mup'"),
-        ({"alignment": FULL, "optimizer": "adan"}, "optimizer: .*did you mean 'adam'"),
+        ({"alignment": FULL, "like": "muup"}, "rule: .*'mup'[?]"),
+        ({"alignment": FULL, "optimizer": "adan"}, "optimizer: .*'adam'[?]"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):

@@ -85,7 +85,7 @@ def test_the_limit_holds(scripts, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(queue, "SHORTEST", 0.01)
     scripts |= {"a": "import time; time.sleep(600)", "b": "pass", "c": "pass"}
     begin = time.monotonic()
-    start(tmp_path, "--minutes", "0.05")
+    start(tmp_path, "--minutes", "0.02")
     assert time.monotonic() - begin < 60
     text = capfd.readouterr().out
     assert "a: did not stop in time; killed" in text

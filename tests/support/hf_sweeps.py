@@ -62,17 +62,25 @@ def other_convolutions(device: str) -> Iterator[None]:
 def distance_of_kernels(
     family: str, device: str, alone: np.ndarray, precision: str, attention: str | None
 ) -> float:
-    """Return the largest distance between `alone` and stand-alone runs with other kernels."""
+    """Return the largest distance between `alone` and stand-alone runs with other kernels.
+
+    Runs that would repeat another one are left out: the attention of `alone`, and other
+    convolutions where there are none.
+    """
     steps = alone.shape[1]
+    model = hf_families.build(family, 32)
+    used: str = attention or model.config._attn_implementation  # pyright: ignore
+    has_convolutions = any("Conv" in type(module).__name__ for module in model.modules())
 
     def others(attention: str | None = attention) -> float:
         options = {"precision": precision, "attention": attention, "steps": steps}
         other = losses(family, device, stacked=False, **options)
         return distance(other, alone)
 
-    distances = [others(name) for name in hf_families.attentions(family)]
+    distances = [others(name) for name in hf_families.attentions(family) if name != used]
     with products_by_bmm():
         distances.append(others())
-        with other_convolutions(device):
-            distances.append(others())
+        if has_convolutions:
+            with other_convolutions(device):
+                distances.append(others())
     return max(distances)

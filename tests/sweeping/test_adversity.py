@@ -50,6 +50,24 @@ def test_a_model_with_nan_outputs_can_be_planned():
     ]
 
 
+class LosesTheDevice(nn.Linear):
+    """Layer whose second width fails as a kernel of a GPU does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.out_features == 16:
+            raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+        return super().forward(x)
+
+
+def test_a_failed_device_is_named_once():
+    def build(width: int) -> nn.Module:
+        return nn.Sequential(LosesTheDevice(6, width), nn.ReLU(), nn.Linear(width, 3))
+
+    found = run(build, widths=[8, 16], stacked=False)
+    assert list(found.frame["status"]) == ["done", "done", "failed", "failed"]
+    assert [code_of(note) for note in found.notes].count("device-failed") == 1
+
+
 def test_a_width_that_cannot_be_built_is_failed():
     found = run(mlp, widths=[8, 16])
     assert list(found.frame["status"]) == ["done", "done", "failed", "failed"]

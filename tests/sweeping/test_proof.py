@@ -595,3 +595,90 @@ def test_parameters_that_a_pass_exchanges_late_are_named(change):
         list(Engine(job, stacked=True).run(trials_of(job)))
     assert caught.value.code == "stack-deviates"
     assert "head.bias" in str(caught.value)
+
+
+class Tied(Replacing):
+    """Model whose two inner layers share a weight, until `change` gets the second layer."""
+
+    def __init__(self, width, change):
+        super().__init__(width, lambda head: change(self.second))
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return super().forward(x) + self.head(self.second(torch.tanh(self.first(self.up(x)))))
+
+
+def end_tie(layer):
+    layer.weight = nn.Parameter(layer.weight.detach().clone())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_ties_that_a_pass_ends_late_are_named(late):
+    """The weight of the second layer has another name than the one that the stack knows."""
+    build = functools.partial(Tied, change=end_tie if late else lambda layer: None)
+    job = job_of(build, steps=12)
+    if not late:
+        outcomes = list(Engine(job, stacked=True).run(trials_of(job)))
+        assert {outcome.facts["engine"] for outcome in outcomes} == {"stacked"}
+        return
+    with pytest.raises(NotStackable) as caught:
+        list(Engine(job, stacked=True).run(trials_of(job)))
+    assert caught.value.code == "stack-deviates"
+    assert "second.weight" in str(caught.value)
+
+
+def test_a_module_that_has_two_names_is_stacked():
+    """Its tensors are given to it once: torch could not put them back otherwise."""
+
+    def build(width):
+        model = nn.Sequential(nn.Linear(6, width), nn.Linear(width, width), nn.Linear(width, 3))
+        model.append(model[2])
+        model.insert(2, model[1])
+        return nn.Sequential(*list(model)[:-1])
+
+    job = job_of(build, steps=6)
+    outcomes = list(Engine(job, stacked=True).run(trials_of(job)))
+    assert {outcome.facts["engine"] for outcome in outcomes} == {"stacked"}
+
+
+class Rescaling(nn.Module):
+    """Model whose buffer is replaced by another kind of tensor from the seventh pass on."""
+
+    def __init__(self, width, change):
+        super().__init__()
+        self.up, self.head = nn.Linear(6, width), nn.Linear(width, 3)
+        self.register_buffer("scale", torch.ones(width, dtype=torch.long))
+        self.passes = 0
+        self.change = change
+
+    def forward(self, x):
+        if self.training:
+            self.passes += 1
+            if self.passes == 7:
+                self.scale = self.change(self.scale)
+        total = 1 if self.scale is None else self.scale.sum()
+        return self.head(torch.tanh(self.up(x))) / total
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda scale: scale.sum(), "by whole numbers of shape ()"),
+        (lambda scale: torch.cat([scale, scale]), "by whole numbers of shape (16,)"),
+        (lambda scale: scale * 0.3, "by real numbers of shape (8,)"),
+        (lambda scale: None, "in the place of scale, or removes it"),
+        (lambda scale: scale + 1, None),
+    ],
+)
+def test_buffers_that_a_pass_replaces_late_by_others_are_named(change, named):
+    """A copy into the buffer of the stack would repeat a scalar, or round to whole numbers."""
+    job = job_of(functools.partial(Rescaling, change=change), steps=12)
+    run = Engine(job, stacked=True).run
+    if named is None:
+        assert all(outcome.finished for outcome in run(trials_of(job)))
+        return
+    with pytest.raises(NotStackable) as caught:
+        list(run(trials_of(job)))
+    assert caught.value.code == "stack-deviates"
+    assert named in str(caught.value)

@@ -29,9 +29,9 @@ def swept(device: str, precision: str, stacked: bool, **options: Any) -> np.ndar
     result = o1.sweep(
         build,
         space={"lr": [1e-3, 4e-3], "seed": range(2)},
-        widths=[16, 32],
+        widths=[16],
         data=hf_families.batch,
-        steps=5,
+        steps=3,
         precision=precision,
         device=device,
         stacked=stacked,

@@ -30,7 +30,7 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked.resume_check import state_lost_by_checkpoints
 from orderone.training import checkpoint as checkpoints
-from orderone.training import interrupts, same_update
+from orderone.training import interrupts, resume_check, same_update
 from orderone.training.source import Source
 
 STEPS = 8
@@ -457,6 +457,20 @@ def test_rounding_is_no_state_of_a_stack(size, saved):
     assert (lost is None) == saved
     if lost is not None:
         assert "gradient" in lost
+
+
+class WritingToItsBatch(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = mlp(width)
+
+    def forward(self, x):
+        return self.inner(x.mul_(1.5))
+
+
+def test_what_a_model_writes_to_its_batch_is_no_state_of_a_stack():
+    job = job_of(WritingToItsBatch)
+    assert state_lost_by_checkpoints(job, trials_of(job)) is None
 
 
 @pytest.mark.parametrize(("size", "saved"), [(1e-3, True), (30.0, False)])
@@ -991,6 +1005,140 @@ def test_tensors_that_training_resizes_are_named(tmp_path, late, makes):
     with pytest.warns(UserWarning, match=r"past.*\[checkpoint-not-written\]"):
         outcomes = list(run_alone(job, trials_of(job), checkpoint=tmp_path))
     assert all(outcome.finished for outcome in outcomes)
+
+
+class Untying(nn.Module):
+    """Model that ends a tie of two weights in a late pass: a parameter is added."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp(8)
+        self.twin = nn.Linear(8, 8)
+        self.twin.weight = self.inner.get_submodule("2").get_parameter("weight")
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+            if int(self.calls) == 4:
+                self.twin.weight = nn.Parameter(self.twin.weight.detach().clone())
+        h = self.inner.get_submodule("0")(x)
+        return self.inner(x) + self.twin(h).mean()
+
+
+class Softening(nn.Module):
+    """Model that replaces a mask of truth values by real numbers in a late pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp(8)
+        self.register_buffer("mask", torch.tensor([True, False, True]))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+            if int(self.calls) == 4:
+                self.mask = self.mask * 0.3
+        return self.inner(x) * self.mask
+
+
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (Softening, "from truth values of shape (3,) to real numbers of shape (3,)"),
+        (
+            lambda: Growing(8, late=3),
+            "of shape (1,) to real numbers of shape (4,)",
+        ),
+        (Untying, "twin.weight was added, real numbers of shape (8, 8)"),
+    ],
+)
+def test_a_training_that_resizes_tensors_late_says_so_when_it_is_resumed(
+    tmp_path, monkeypatch, build, words, folder
+):
+    path = tmp_path / ("run" if folder else "run.safetensors")
+    with (
+        monkeypatch.context() as patch,
+        pytest.warns(UserWarning, match="register tensors of their final shape") as caught,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        train(build, tmp_path, Source("signs", interrupted_at(patch, 5)), checkpoint=path)
+    assert warned_codes(caught) == ["state-may-be-lost"]
+    with refuses("state-not-saved", argument="checkpoint") as refused:
+        train(build, tmp_path, Source("signs", batch), checkpoint=path)
+    assert words in str(refused.value)
+
+
+def test_a_checkpoint_of_resized_tensors_continues_a_model_that_has_them(tmp_path, monkeypatch):
+    with (
+        monkeypatch.context() as patch,
+        pytest.warns(UserWarning, match="state-may-be-lost"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        train(lambda: Growing(8, 3), tmp_path, Source("signs", interrupted_at(patch, 5)))
+
+    def as_saved():
+        model = Growing(8, late=100)
+        model.register_buffer("past", torch.ones(4))
+        return model
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        resumed = train(as_saved, tmp_path, Source("signs", batch))
+    assert len(resumed.losses) == STEPS
+    assert not caught
+
+
+def test_a_trial_that_resizes_tensors_late_says_why_it_has_no_checkpoint(tmp_path):
+    job = job_of(lambda width: Growing(width, late=3), batch)
+    with pytest.warns(UserWarning, match=r"past.*\[checkpoint-not-written\]"):
+        outcomes = list(run_alone(job, trials_of(job), checkpoint=tmp_path))
+    assert all(outcome.finished for outcome in outcomes)
+
+
+class Hooked(nn.Module):
+    """Model with a hook that counts backward passes in a buffer of this model, not of a copy."""
+
+    def __init__(self, late):
+        super().__init__()
+        self.inner = mlp(8)
+        self.register_buffer("calls", torch.zeros(()))
+        self.late = late
+
+        def count(module, before, after):
+            self.get_buffer("calls").add_(1)
+
+        self.inner.get_submodule("2").register_full_backward_hook(count)
+
+    def forward(self, x):
+        return self.inner(x) * (2 if self.calls > self.late else 1)
+
+
+@pytest.mark.parametrize("late", [0, 1, 2, 5])
+def test_the_check_of_checkpoints_changes_no_training(tmp_path, late):
+    whole = train(lambda: Hooked(late), tmp_path, checkpoint=None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        checked = train(lambda: Hooked(late), tmp_path)
+    np.testing.assert_array_equal(whole.losses, checked.losses)
+    assert set(warned_codes(caught)) <= {"state-may-be-lost"}
+
+
+def test_tensors_are_compared_by_their_bits():
+    model = nn.Module()
+    kinds = (torch.float8_e4m3fn, torch.complex64, torch.bool, torch.bfloat16)
+    for number, kind in enumerate(kinds):
+        model.register_buffer(f"x{number}", torch.ones(3).to(kind))
+    model.register_buffer("lost", torch.tensor(float("nan")))
+    saved = {f"model.{name}": x.clone() for name, x in model.named_buffers()}
+    assert resume_check.restored_tensors(model, saved) == []
+    model.get_buffer("x1").mul_(2)
+    model.get_buffer("lost").fill_(1)
+    assert resume_check.restored_tensors(model, saved) == ["x1", "lost"]
+    assert torch.equal(model.get_buffer("x1"), torch.ones(3, dtype=torch.complex64))
+    assert model.get_buffer("lost").isnan()
 
 
 class CountingSGD(torch.optim.SGD):

@@ -94,7 +94,7 @@ def test_wrong_numbers_are_named(arguments, argument):
 @pytest.mark.parametrize(
     ("arguments", "code", "argument", "words"),
     [
-        (("cosin", 10), "unknown-name", "schedule", "did you mean 'cosine'"),
+        (("cosin", 10), "unknown-name", "schedule", "'cosine'?"),
         (("cosine", 10, 11), "invalid-argument", "warmup", "at most steps = 10, got 11"),
         ((lambda t: 1.0, 10, 3), "invalid-argument", "warmup", "function"),
     ],

@@ -227,6 +227,70 @@ def test_each_trial_begins_with_empty_caches_of_python():
     assert not notes_on_state(sweep(Cached, seeds=4))
 
 
+def closure(counts):
+    """Return a build function whose models count passes in a closure of `counts()`."""
+
+    def build(width):
+        count = counts()
+        model = mlp(width)
+
+        def hook(module, args, output):
+            count["passes"] += module.training
+            return output * (1 + 0.01 * count["passes"])
+
+        model.register_forward_hook(hook)
+        vars(model)["scaled"] = hook
+        return model
+
+    return build
+
+
+def attribute(counts):
+    """Return a build function whose models count passes in an attribute of a parameter."""
+
+    def build(width):
+        model = Doubling(width, lambda: 0)
+        weight = model.inner.get_submodule("0").get_parameter("weight")
+        vars(weight)["count"] = counts()
+
+        def count():
+            vars(weight)["count"]["passes"] += 1
+            return vars(weight)["count"]["passes"]
+
+        vars(model)["count"] = count
+        model.late = 2
+        return model
+
+    return build
+
+
+@pytest.mark.parametrize("kind", [closure, attribute])
+def test_variables_that_each_model_has_for_itself_are_not_shared(kind):
+    assert not notes_on_state(sweep(kind(lambda: {"passes": 0}), seeds=4))
+    one = {"passes": 0}
+    [note] = notes_on_state(sweep(kind(lambda: one), seeds=4))
+    assert "count" in note
+
+
+def test_a_shared_variable_beside_one_of_each_model_is_named():
+    """The functions have the same name; one captures a variable of all models."""
+    one = {"passes": 0}
+
+    def counting(count):
+        def count_pass():
+            count["passes"] += 1
+            return 1
+
+        return count_pass
+
+    def build(width):
+        models = [Doubling(width, counting(count)) for count in (one, {"passes": 0})]
+        return nn.Sequential(models[0], nn.Linear(3, 4), models[1])
+
+    [note] = notes_on_state(sweep(build, seeds=4))
+    assert "count" in note
+
+
 def test_a_resumed_trial_is_not_the_first_one(tmp_path, monkeypatch):
     options = {"store": tmp_path / "runs.db", "checkpoint_seconds": 0.0, "name": "net"}
 

@@ -86,7 +86,7 @@ def test_random_points_are_reproducible_and_stay_inside():
         ({"seed": []}, {}, "invalid-argument", "seed", "at least one"),
         ({"lr": 0.1, "width": [1]}, {}, "unknown-space-key", "space", "widths="),
         ({"lr": 0.1}, {"widths": []}, "invalid-argument", "widths", "at least one"),
-        ({"lr": 0.1}, {"rule": "mop"}, "unknown-name", "rule", "did you mean 'mup'"),
+        ({"lr": 0.1}, {"rule": "mop"}, "unknown-name", "rule", "'mup'?"),
         ({"lr": 0.1, "act": [object()]}, {}, "invalid-argument", "act", "None"),
     ],
 )

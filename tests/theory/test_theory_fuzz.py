@@ -2,25 +2,25 @@
 
 # pyright: reportArgumentType=false
 
-import subprocess
-import sys
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support import theory_calls
 from support.errors import refuses
+from support.warm import WARM
 
 from orderone import theory
 
 
 def failures(first: int, last: int) -> str:
     """Make the calls without the type checks of the test suite; return those that fail."""
-    command = [sys.executable, theory_calls.__file__, str(first), str(last)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    words = ("support.theory_calls", str(first), str(last))
+    done = WARM.module(*words, cwd=Path(__file__).parents[1], timeout=1800)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

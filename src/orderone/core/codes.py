@@ -116,7 +116,8 @@ PLAN = {
         "The role of a tensor decides how it scales. Here shapes and module types allow several"
         " roles. Set the role with overrides={pattern: role}, register the module type with"
         " orderone.register, or pass an example batch as inputs=, so that the forward pass shows"
-        " how the tensor is used."
+        " how the tensor is used. In a plan for the base itself, a readout with as many outputs as"
+        " an inner width may be a hidden matrix: base and target of different widths show it."
     ),
     "attention-scale": (
         "In muP, attention scores are divided by the head size, not by its root. The plan folds"
@@ -255,6 +256,12 @@ PLAN = {
         " C and Lambda. The strategies of the effective theory (neural-tangent, hybrid,"
         " maximal-update) are such laws and need no base; sweep and coord_check use their smallest"
         " size as base."
+    ),
+    "guessed-roles": (
+        "Roles follow from the dimensions that grow between base and target. In a plan for the base"
+        " itself none grows, and without an example batch nothing shows which matrix makes the"
+        " output. The choice of tensors for Muon, starts other than keep and settings by role then"
+        " follow from sizes and the order of tensors. Pass inputs=, or set roles with overrides."
     ),
     "inner-readout": (
         "A matrix onto a fixed number of outputs inside the network, such as the router of a"
@@ -832,6 +839,14 @@ SWEEP: dict[str, str] = {
         "A trial raised an error; the note has its settings and the error. The other trials are"
         " not affected. Failed trials run again in the next call with the same store."
     ),
+    "device-failed": (
+        "A kernel of the GPU failed (`AcceleratorError`: a launch failure, an illegal access, a"
+        " device-side assertion). CUDA then refuses all later work of the process, so that the"
+        " remaining trials fail as well. Run the same command again with the same store: finished"
+        " trials stay, failed ones run again. If it fails at the same place, set"
+        " CUDA_LAUNCH_BLOCKING=1 to see which operation it is; an index outside a table is the"
+        " most frequent cause."
+    ),
     "deterministic-too-late": (
         "The option deterministic=True needs the variable CUBLAS_WORKSPACE_CONFIG, which cuBLAS"
         " reads once per process, and something has used the GPU already. Set it to :4096:8 before"
@@ -931,7 +946,8 @@ SWEEP: dict[str, str] = {
         " because it cannot be copied: it holds something like a running generator or a lock."
         " On a GPU it also appears if the second update differs by an amount that the rounding of"
         " kernels which add in any order may explain. A training that is resumed is tested once"
-        " more (resumed-differently)."
+        " more (resumed-differently). If it says that training resizes tensors, the checkpoint fits"
+        " only a model that is built with these shapes."
     ),
     "state-not-checked": (
         "After the first update of a training with a checkpoint, a copy of it is loaded from its"
@@ -956,6 +972,9 @@ SWEEP: dict[str, str] = {
         " get_extra_state returns. The model keeps other state that changes in training, such as a"
         " counter in an attribute: a step after a save and a load differs from the same step"
         " without them. Register a buffer for it, or implement get_extra_state and set_extra_state."
+        " Or training adds, removes or resizes a tensor, and the model that is built again has its"
+        " first shape. Register tensors of their final shape, or build the model with the shapes of"
+        " the file to continue."
     ),
     "checkpoint-not-written": (
         "The checkpoint of a running trial could not be written, for example because the disk is"

@@ -29,7 +29,8 @@ with (pi / 2 - 1) / r the relative variance of a sum of r sizes, 7 % of the rate
 rank 4 to 16, and 4 % from 16 to 64; several layers of a stack average it.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
@@ -49,8 +50,10 @@ TOKENS = 32  # tokens that responses are averaged over
 SWEEPS = 2  # rounds over the tensors of a block
 CHANGED = 1.5  # larger ratios of outputs at the start: the adapter does not start at zero
 
-# gradients of all tensors at the start, by seed of the inputs and row of the output
-Gradients: TypeAlias = dict[tuple[int, int], list[Tensor]]
+# the output of one token, and the gradients of all tensors for a random gradient of it
+Token: TypeAlias = tuple[Tensor, list[Tensor]]
+# the tokens at the start, by seed of the inputs and row of the output
+Tokens: TypeAlias = dict[tuple[int, int], Token]
 
 
 class NotMeasured(Exception):  # noqa: N818
@@ -103,44 +106,55 @@ class _Side:
         self.zeros = [i for i, tensor in enumerate(self.tensors) if not bool(tensor.any())]
         self.call = call
         self.power = power
+        self.inputs: dict[int, Call] = {}  # random ones, by their seed
 
     def output(self, seed: int) -> Tensor:
         """Return the outputs for random inputs, one token in each row."""
-        args, kwargs = tree_map(lambda value: _random(value, seed), self.call)
+        if seed not in self.inputs:
+            self.inputs[seed] = tree_map(lambda value: _random(value, seed), self.call)
+        args, kwargs = tree_map(_copied, self.inputs[seed])
         output = first_tensor(self.block(*args, **kwargs))
         return output.reshape(-1, output.shape[-1])
 
-    def gradients(self, seed: int, row: int) -> tuple[Tensor, list[Tensor]]:
-        """Return the output of one token, and the gradients of all tensors for a random gradient of
-        this output."""
+    def tokens(self, seed: int, rows: Iterable[int]) -> list[Token]:
+        """Return the outputs of some tokens, and the gradients of each."""
         with torch.enable_grad():
-            output = self.output(seed)[row]
-            cotangent = _random_like(output, seed + row)
-            gradients = torch.autograd.grad(output, self.tensors, cotangent, allow_unused=True)
+            outputs = self.output(seed)
+            return [self._token(outputs[row], seed + row) for row in rows]
+
+    def _token(self, output: Tensor, seed: int) -> Token:
+        cotangent = _random_like(output, seed)
+        gradients = torch.autograd.grad(
+            output, self.tensors, cotangent, allow_unused=True, retain_graph=True
+        )
         pairs = zip(gradients, self.tensors, strict=True)
         return output.detach(), [torch.zeros_like(t) if g is None else g for g, t in pairs]
 
-    def at_the_start(self) -> Gradients:
-        """Return the gradients of TOKENS tokens."""
+    def at_the_start(self) -> Tokens:
+        """Return TOKENS tokens."""
         rows = self.output(0).shape[0]
-        places = [divmod(number, rows) for number in range(TOKENS)]
-        return {(seed, row): self.gradients(seed, row)[1] for seed, row in places}
+        found: Tokens = {}
+        for seed in range(math.ceil(TOKENS / rows)):
+            wanted = range(min(rows, TOKENS - seed * rows))
+            pairs = zip(wanted, self.tokens(seed, wanted), strict=True)
+            found.update({(seed, row): token for row, token in pairs})
+        return found
 
     def direction(self, gradient: Tensor) -> Tensor:
         """Return the step that an optimizer makes with the learning rate 1."""
         return -gradient.sign() if self.power == 1 else -gradient
 
-    def response(self, index: int, start: Gradients, sizes: Sequence[float]) -> Response:
+    def response(self, index: int, start: Tokens, sizes: Sequence[float]) -> Response:
         """Return the response to one tensor, averaged over tokens.
 
         Tensors that start at zero have made a step with these learning rates, `sizes`.
         """
         found: list[Response] = []
-        for (seed, row), gradients in start.items():
+        for (seed, row), token in start.items():
             with restored(self.tensors):
                 for zero in self.zeros:
-                    self.tensors[zero].copy_(self.direction(gradients[zero]) * sizes[zero])
-                before, now = self.gradients(seed, row)
+                    self.tensors[zero].copy_(self.direction(token[1][zero]) * sizes[zero])
+                before, now = self.tokens(seed, [row])[0] if self.zeros else token
                 gradient = now[index]
                 direction = self.direction(gradient)
                 size = _rms(direction)
@@ -175,9 +189,9 @@ def _compare(block: AdapterBlock, small: _Side, large: _Side) -> dict[str, Respo
     return dict(zip(names, ratios, strict=True))
 
 
-def _rate_of_a_step(side: _Side, start: Gradients, index: int) -> float:
+def _rate_of_a_step(side: _Side, start: Tokens, index: int) -> float:
     """Return the learning rate with which steps of a tensor have the size STEP on average."""
-    size = fmean(_rms(side.direction(gradients[index])) for gradients in start.values())
+    size = fmean(_rms(side.direction(gradients[index])) for _, gradients in start.values())
     return STEP / size if size else STEP
 
 
@@ -205,7 +219,17 @@ def _require_same_start(block: AdapterBlock, small: _Side, large: _Side) -> None
 
 
 def _rms(tensor: Tensor) -> float:
-    return float(tensor.detach().abs().double().square().mean().sqrt())
+    norm = torch.linalg.vector_norm(tensor.detach(), dtype=_double_of(tensor))
+    return float(norm) / math.sqrt(tensor.numel())
+
+
+def _double_of(tensor: Tensor) -> torch.dtype:
+    return torch.complex128 if tensor.is_complex() else torch.float64
+
+
+def _copied(value: object) -> object:
+    """Return a copy of a tensor: blocks may overwrite their inputs."""
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _random_like(tensor: Tensor, seed: int) -> Tensor:

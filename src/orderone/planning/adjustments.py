@@ -370,6 +370,8 @@ def tied_readouts(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adju
             continue
         result[name] = result[name].because(reason)
         modules = _readout_modules(draft)
+        if facts.is_outside(draft.traced_as, "matrix"):
+            modules = []
         if modules and facts.needs_inputs and request.gauge == "folded":
             raise _unknown_norm(name, needed)
         for module in modules:
@@ -416,7 +418,7 @@ def _readout_modules(draft: Draft) -> list[str]:
 # --- gauge ----------------------------------------------------------------------------------------
 
 
-def gauge(drafts: Drafts, request: Request) -> Adjusted:
+def gauge(drafts: Drafts, facts: ForwardFacts, request: Request) -> Adjusted:
     """Move multipliers into the forward pass, as the gauge says. Biases and gains have none."""
     result = dict(drafts)
     multipliers: list[Multiplier] = []
@@ -428,7 +430,7 @@ def gauge(drafts: Drafts, request: Request) -> Adjusted:
                 factors=draft.factors.with_multiplier(multiplier, draft.update_law),
                 multiplier=draft.multiplier * multiplier,  # a tied readout may have one
             )
-            multipliers += _hooks(draft, multiplier, request.gauge)
+            multipliers += _hooks(draft, multiplier, facts, request.gauge)
     return Adjusted(result, tuple(multipliers))
 
 
@@ -442,7 +444,9 @@ def _gauge_multiplier(draft: Draft, request: Request) -> float:
     return paper_multiplier(rule, role, draft.resolved.growth)
 
 
-def _hooks(draft: Draft, multiplier: float, gauge_name: str) -> list[Multiplier]:
+def _hooks(
+    draft: Draft, multiplier: float, facts: ForwardFacts, gauge_name: str
+) -> list[Multiplier]:
     """Return hooks on the output of a lookup and on the input of a matrix, in all places that hold
     the tensor."""
     places = draft.evidence.item.places
@@ -453,6 +457,8 @@ def _hooks(draft: Draft, multiplier: float, gauge_name: str) -> list[Multiplier]
         unreachable = (
             place.attribute != "weight" or place.owner == "NonDynamicallyQuantizableLinear"
         )
+        if place.layout is not None:
+            unreachable |= facts.is_outside(draft.traced_as, place.layout.kind)
         if unreachable or place.layout is None or tied_in_code:
             message = (
                 f"gauge: no hook can multiply only {draft.name} inside {place.owner}; use"

@@ -19,6 +19,7 @@ from orderone.planning.roles.adapters import AdapterPart, adapter_parts
 from orderone.planning.roles.evidence import Evidence, Widths, declared_layouts, read_overrides
 from orderone.planning.roles.experts import ExpertPart, Size, expert_parts, lists_of_experts
 from orderone.planning.roles.parallel import parallel_by_shape
+from orderone.planning.roles.resolve import unambiguous_roles
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Comparison:
                 siblings=(1, 1) if name in experts else counterparts[name].siblings,
                 generated=self.facts.generated.get(traced),
                 reads_data=self.facts.reads_data(traced),
+                makes_output=self.facts.makes_output(traced),
                 expert=experts.get(name),
             )
             tensors.append(evidence)
@@ -99,6 +101,13 @@ class Comparison:
                 message = (
                     f"base: {name} has {len(base_shape)} dimensions in the base and"
                     f" {len(item.shape)} in the model; build the base with the same code"
+                )
+                raise InputError(message, "other-architecture", argument="base")
+            if 0 in base_shape and 0 not in item.shape:
+                message = (
+                    f"base: {name} has no entries in the base, {base_shape}, and {item.shape} in"
+                    " the model, so that it grows by no ratio; choose sizes of the base at which it"
+                    " has entries"
                 )
                 raise InputError(message, "other-architecture", argument="base")
 
@@ -168,6 +177,24 @@ class Comparison:
         if shape is None:
             return evidence
         return replace(evidence, item=replace(evidence.item, shape=shape))
+
+    @cached_property
+    def traced_roles(self) -> dict[str, Role]:
+        """Return the roles between the two traced instances, if these differ in size.
+
+        At base size nothing grows, but the instances may: those of a Hugging Face model, or the
+        largest model of a sweep.
+        """
+        tensors: list[Evidence] = []
+        for evidence in self.tensors:
+            name = self.traced_as.get(evidence.name, "")
+            if name in self.facts.shapes and name in self.facts.small_shapes:
+                item = replace(evidence.item, shape=self.facts.shapes[name])
+                small = self.facts.small_shapes[name]
+                tensors.append(replace(evidence, item=item, base_shape=small))
+        if all(evidence.item.shape == evidence.base_shape for evidence in tensors):
+            return {}
+        return unambiguous_roles(tensors, Widths(tensors, self.facts.summed_products))
 
     @cached_property
     def ranks_of_adapters_only(self) -> set[Size]:

@@ -84,6 +84,10 @@ class ForwardFacts:
     readouts: frozenset[str] = frozenset()
     # those from which outputs are computed without another one, also by nonlinear functions
     last_makers: frozenset[str] = frozenset()
+    # those among the last makers that no other matrix, convolution or table reads
+    output_makers: frozenset[str] = frozenset()
+    # uses (name and kind) by code that does not call the module of the tensor: no hook reaches them
+    outside: frozenset[tuple[str, str]] = frozenset()
     # sizes that products of two activations are summed over, in the small and the large instance
     summed_products: frozenset[tuple[int, int]] = frozenset()
     terms: tuple[ScaledTerm, ...] = ()  # terms of sums that a power of the width multiplies
@@ -120,6 +124,20 @@ class ForwardFacts:
         if "matrix" not in kinds:
             return None
         return traced in self.data_readers
+
+    def makes_output(self, traced: str) -> bool | None:
+        """Return whether a matrix makes an output of the model, and is in no residual branch.
+
+        None if that is unknown. The last branch of a model without a readout makes the output, too.
+        """
+        if traced not in self.layouts:
+            return None
+        return traced in self.output_makers and self.branch(traced) is None
+
+    def is_outside(self, traced: str, kind: str) -> bool:
+        """Return whether code uses a tensor in this way without calling its module."""
+        kinds = (kind, "convolution") if kind == "matrix" else (kind,)
+        return any((traced, kind) in self.outside for kind in kinds)
 
     def power(self, name: str, kind: str) -> float:
         """Return the power of the width that multiplies a use of a tensor."""
@@ -347,6 +365,8 @@ def _compare(small: Trace, large: Trace, pair: Pair, outputs: tuple[str, ...]) -
         at_output=large.at_output,
         readouts=large.readouts,
         last_makers=large.last_makers,
+        output_makers=large.output_makers,
+        outside=large.outside,
         summed_products=_summed_products(small, large),
         terms=scaled_terms(small, large, pair),
         pair=pair,

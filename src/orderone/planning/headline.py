@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from orderone.core.errors import with_code
+from orderone.core.roles import Role
 from orderone.planning.adjustments import Draft
 from orderone.planning.base import is_configuration, sizes_of
 from orderone.planning.comparison import Comparison
@@ -153,3 +154,21 @@ def input_notes(pair: Comparison, drafts: Iterable[Draft]) -> list[str]:
         f" grows with the width, pass {example}, or choose a base in which only widths differ"
     )
     return [with_code(note, "input-size")]
+
+
+def structure_notes(pair: Comparison, drafts: Iterable[Draft]) -> list[str]:
+    """Return a note if settings depend on roles that only sizes and the order of tensors show.
+
+    At base size nothing grows, and without a trace nothing shows what makes the output.
+    """
+    if pair.facts.shapes or not pair.request.uses_roles:
+        return []
+    if any(draft.role != Role.FIXED for draft in drafts):
+        return []
+    note = (
+        "roles are guessed: the model is as large as its base, and no forward pass was traced, so"
+        " that they follow from sizes and from the order in which tensors are defined. A head that"
+        " is defined early, or with as many outputs as an inner width, may count as hidden. Pass an"
+        " example batch: plan(..., inputs=...)"
+    )
+    return [with_code(note, "guessed-roles")]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # errors of an exponent that is measured with two widths, a few dozen tokens and one seed
 TOLERANCE = {"output": 0.3, "gradient": 0.6}
+DEVIATIONS = 3.0  # standard deviations of the size of a few random outputs, such as four classes
 FAINT = 1e-9  # smaller sizes are rounding
 MOST_NOTES = 4
 
@@ -46,6 +47,8 @@ class Observation:
     quantity: str
     observed: float
     predicted: float
+    # standard deviation of the observed exponent, from the number of outputs alone
+    noise: float = 0.0
 
     @property
     def off(self) -> float:
@@ -100,13 +103,42 @@ def observe(
         pairs = logarithms.setdefault(key, [])
         pairs.append((math.log(observed_growth), math.log(nearest)))
     scale = math.log(pair.growth)
+    outputs = _numbers_of_outputs(large)
+    base_outputs = _numbers_of_outputs(small)
     result: list[Observation] = []
     for (name, quantity, _), pairs in logarithms.items():
         observed_growths, predicted_growths = zip(*pairs, strict=True)
         observed = sum(observed_growths) / len(pairs) / scale
         predicted = sum(predicted_growths) / len(pairs) / scale
-        result.append(Observation(name, quantity, observed, predicted))
+        noise = 0.0
+        if quantity == "output" and name in outputs:
+            numbers = (base_outputs.get(base_names.get(name) or name, outputs[name]), outputs[name])
+            noise = _noise(numbers, scale) / len(pairs) ** 0.5
+        result.append(Observation(name, quantity, observed, predicted, noise))
     return tuple(result)
+
+
+def _noise(numbers: Iterable[int], scale: float) -> float:
+    """Return the standard deviation of an exponent from the sizes of two sets of random entries.
+
+    The logarithm of the root mean square of k normal numbers has the variance 1 / 2k.
+    """
+    variance = sum(1 / (2 * number) for number in numbers)
+    return math.sqrt(variance) / abs(scale)
+
+
+def _numbers_of_outputs(model: nn.Module) -> dict[str, int]:
+    """Return the number of output features of linear layers and convolutions, by name.
+
+    Samples may share their features, so that only these are independent at initialization.
+    """
+    numbers: dict[str, int] = {}
+    for name, module in model.named_modules():
+        for attribute in ("out_features", "out_channels"):
+            number = getattr(module, attribute, None)
+            if isinstance(number, int) and number > 0:
+                numbers[name] = number
+    return numbers
 
 
 def _base_names(plan: "Plan") -> dict[str, str | None]:
@@ -214,11 +246,12 @@ def _rms(tensor: Tensor) -> float:
 
 def unexpected(observations: Iterable[Observation], growth: float) -> list[Observation]:
     """Return the observations that differ by more than noise, which is larger if the two widths are
-    close."""
+    close, or outputs are few."""
     weight = max(1.0, math.log(GROWTH) / abs(math.log(growth)))
     result: list[Observation] = []
     for observation in observations:
-        if observation.off > TOLERANCE[observation.quantity] * weight:
+        noise = DEVIATIONS * observation.noise
+        if observation.off > max(TOLERANCE[observation.quantity] * weight, noise):
             result.append(observation)
     return result
 

@@ -19,11 +19,12 @@ The path of a learning rate:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from torch import nn
 
 from orderone.core.errors import InputError
-from orderone.core.roles import Role
+from orderone.core.roles import MATRIX_ROLES, Role
 from orderone.optimizers.table import Algorithm, record_for
 from orderone.planning import adjustments, own_depth
 from orderone.planning.adapter_factors import (
@@ -37,7 +38,13 @@ from orderone.planning.base import Base, sizes_of
 from orderone.planning.comparison import Comparison
 from orderone.planning.expert_factors import mixtures_of_experts
 from orderone.planning.forward_facts import ForwardFacts
-from orderone.planning.headline import bottleneck_notes, headline, input_notes, number_notes
+from orderone.planning.headline import (
+    bottleneck_notes,
+    headline,
+    input_notes,
+    number_notes,
+    structure_notes,
+)
 from orderone.planning.initial import Initial
 from orderone.planning.plan import Multiplier, Plan
 from orderone.planning.plan_row import Row
@@ -45,13 +52,9 @@ from orderone.planning.repetition_factors import repeated_keys
 from orderone.planning.request import Request
 from orderone.planning.roles.evidence import Evidence
 from orderone.planning.roles.experts import Size
-from orderone.planning.roles.resolve import (
-    ResolvedRole,
-    residual_width,
-    resolve_roles,
-    structural_roles,
-)
-from orderone.planning.roles.standalone import roles_at_all_sizes
+from orderone.planning.roles.resolve import AmbiguousRole, ResolvedRole, resolve_roles
+from orderone.planning.roles.standalone import decided, roles_at_all_sizes
+from orderone.planning.roles.structure import Candidates, residual_width, structural_candidates
 from orderone.planning.rows import LAST, Stages, make_row, origins
 from orderone.planning.settings import Subject
 from orderone.planning.start import order_one_sizes, started
@@ -97,6 +100,7 @@ def relative_plan(
             *adjusted.notes,
             *facts.findings,
             *number_notes(pair),
+            *structure_notes(pair, drafts.values()),
             *adjustments.hook_notes(adjusted.multipliers),
             *request.horizon.notes(),
             *request.eps_notes(),
@@ -148,7 +152,7 @@ def _adjusted(
     in_depth = _in_depth(pair, mixtures.drafts)
     scores = adjustments.attention_scores(in_depth.drafts, facts, request.power)
     tied = adjustments.tied_readouts(scores.drafts, facts, request)
-    gauge = adjustments.gauge(tied.drafts, request)
+    gauge = adjustments.gauge(tied.drafts, facts, request)
     undone = (*scores.notes, *tied.notes)
     unscaled = bottleneck_notes(pair, gauge.drafts.values())
     unscaled += input_notes(pair, gauge.drafts.values())
@@ -185,11 +189,13 @@ def _in_depth(pair: Comparison, drafts: adjustments.Drafts) -> adjustments.Adjus
 def _drafts(pair: Comparison) -> dict[str, Draft]:
     roles = resolve_roles(pair.tensors, pair.widths, bool(pair.facts.outputs))
     as_traced = [pair.as_traced(evidence) for evidence in pair.tensors]
-    structure = structural_roles(as_traced)
+    structure = structural_candidates(as_traced)
+    known = _roles_that_grow(pair, {name: resolved.role for name, resolved in roles.items()})
     drafts: dict[str, Draft] = {}
     for evidence in pair.tensors:
         name = evidence.name
-        algorithm = _algorithm(pair, evidence, structure[name])
+        candidates = decided(structure[name], known.get(name))
+        algorithm = _algorithm(pair, evidence, candidates)
         drafts[name] = _draft(pair, evidence, roles[name], algorithm)
     for name, part in pair.adapters.items():
         if part.growth != 1:
@@ -198,7 +204,13 @@ def _drafts(pair: Comparison) -> dict[str, Draft]:
     return drafts
 
 
-def _algorithm(pair: Comparison, evidence: Evidence, structural_role: Role) -> Algorithm:
+def _roles_that_grow(pair: Comparison, resolved: Mapping[str, Role]) -> dict[str, Role]:
+    """Return the roles of tensors with a dimension that grows, from the base or as traced."""
+    grown = {name: role for name, role in resolved.items() if role != Role.FIXED}
+    return pair.traced_roles | grown
+
+
+def _algorithm(pair: Comparison, evidence: Evidence, candidates: Candidates) -> Algorithm:
     """Return the optimizer of a tensor: Muon leaves some tensors to another optimizer.
 
     Its iterations are in real numbers, so that it takes no complex matrices.
@@ -206,10 +218,29 @@ def _algorithm(pair: Comparison, evidence: Evidence, structural_role: Role) -> A
     assigned = pair.request.assigned.get(evidence.name)
     if assigned is not None:
         return assigned
-    is_matrix = structural_role == Role.HIDDEN and len(evidence.item.shape) == 2
-    is_matrix = is_matrix and not evidence.is_router
-    is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()
-    return record_for(pair.request.algorithm, is_hidden, evidence.item.shape)
+    if evidence.override in MATRIX_ROLES:
+        candidates = (Role(evidence.override),)
+    algorithms: list[Algorithm] = []
+    for role in candidates:
+        is_matrix = role == Role.HIDDEN and len(evidence.item.shape) == 2
+        is_matrix = is_matrix and not evidence.is_router
+        is_hidden = (is_matrix or evidence.is_stack) and not evidence.item.tensor.is_complex()
+        algorithm = record_for(pair.request.algorithm, is_hidden, evidence.item.shape)
+        if algorithm not in algorithms:
+            algorithms.append(algorithm)
+    if len(algorithms) > 1:
+        _raise_ambiguous(evidence, [algorithm.name for algorithm in algorithms])
+    return algorithms[0]
+
+
+def _raise_ambiguous(evidence: Evidence, names: Sequence[str]) -> NoReturn:
+    message = (
+        f"optimizer: {evidence.name} {evidence.item.shape} makes the output of the model, and its"
+        " outputs are as many as an inner width. One size does not show whether they are a width:"
+        f" {names[0]} if it is a readout, {names[1]} if it is hidden. Choose one with"
+        f' plan(..., overrides={{"{evidence.name}": role}})'
+    )
+    raise AmbiguousRole(message, "ambiguous-role", argument="overrides")
 
 
 def _draft(
@@ -260,13 +291,13 @@ def _factors(
 
 def _subjects(pair: Comparison, drafts: adjustments.Drafts) -> dict[str, Subject]:
     """Return the facts about every tensor that the keys of settings refer to."""
-    resolved = {name: draft.role for name, draft in drafts.items()}
+    known = _roles_that_grow(pair, {name: draft.role for name, draft in drafts.items()})
     at_base: list[Evidence] = []
     for evidence in pair.tensors:
         item = replace(evidence.item, shape=evidence.base_shape)
         at_base.append(pair.as_traced(replace(evidence, item=item)))
     as_traced = [pair.as_traced(evidence) for evidence in pair.tensors]
-    roles = roles_at_all_sizes(resolved, as_traced, at_base)
+    roles = roles_at_all_sizes(known, as_traced, at_base)
     subjects: dict[str, Subject] = {}
     for name, draft in drafts.items():
         item = draft.evidence.item

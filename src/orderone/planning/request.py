@@ -29,7 +29,7 @@ from orderone.planning.settings import (
     Subject,
     nonnegative,
 )
-from orderone.planning.start_setting import KEPT, InitInput, StartSetting
+from orderone.planning.start_setting import KEEP, KEPT, InitInput, StartSetting
 from orderone.rules.axes import Factors, Growth, decay_factor
 from orderone.theory.exponents import MATRIX_ROLES, Parameterization, UpdateLaw, canonical, solve
 
@@ -92,6 +92,13 @@ class Request:
         """Whether all tensors have the same settings, and initial sizes are those of the rule."""
         same = all(setting.is_uniform for setting in self.per_tensor)
         return same and self.init_scale.default == 1 and self.init.keeps_all
+
+    @property
+    def uses_roles(self) -> bool:
+        """Whether optimizer, start or settings of a tensor depend on its role at the base."""
+        by_role = any(setting.roles for setting in self.per_tensor) or self.init.roles
+        is_divided = len(self.algorithm.names) > 1 and not self.assigned
+        return bool(by_role or is_divided or self.init.default not in (None, KEEP))
 
     @property
     def uniform(self) -> "Request":

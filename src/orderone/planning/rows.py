@@ -11,7 +11,7 @@ from orderone.planning.initial import Initial, measure
 from orderone.planning.origins import Origin
 from orderone.planning.plan_row import Block, Row
 from orderone.planning.request import Request
-from orderone.planning.roles.resolve import group_of
+from orderone.planning.roles.structure import group_of
 from orderone.planning.settings import Subject
 from orderone.rules.axes import Factors
 

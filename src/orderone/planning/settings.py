@@ -96,6 +96,8 @@ class PerTensor(Generic[V]):
 
     def of(self, tensor: Subject) -> Choice[V]:
         """Return the value for a tensor; raise an InputError if it has none or several."""
+        if self.is_uniform:
+            return Choice(self.default)
         if tensor.name in self.patterns:
             return Choice(self.patterns[tensor.name], tensor.name)
         pattern = self._most_specific(tensor.name)
@@ -105,7 +107,7 @@ class PerTensor(Generic[V]):
         if len({choice.value for choice in choices}) > 1:
             self._raise_ambiguous(tensor, choices)
         choice = choices[0]
-        if choice.value is None and tensor.trained and not self.is_uniform:
+        if choice.value is None and tensor.trained:
             self._raise_uncovered(tensor)
         return choice
 

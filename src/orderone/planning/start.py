@@ -26,8 +26,8 @@ from orderone.planning.draw import ZERO, Draw
 from orderone.planning.forward_facts import ForwardFacts
 from orderone.planning.initial import Initial
 from orderone.planning.roles.evidence import Evidence
-from orderone.planning.roles.resolve import group_of, residual_width
 from orderone.planning.roles.standalone import learned_table, named_layouts, with_parts
+from orderone.planning.roles.structure import group_of, residual_width
 from orderone.planning.settings import Choice, Subject
 from orderone.planning.start_setting import (
     INIT,
@@ -392,6 +392,8 @@ class _Starter:
         if self.facts.branch(draft.traced_as) is not None:
             return False
         if draft.traced_as in self.facts.readouts:
+            return True
+        if draft.evidence.makes_output and not draft.evidence.is_router:
             return True
         goes_on = self.facts.last_makers and draft.traced_as not in self.facts.last_makers
         return not goes_on and draft.name not in self._followed

@@ -20,6 +20,7 @@ from orderone.sweeping.progress import Progress, progress_bar
 from orderone.sweeping.pruning import Pruner
 from orderone.sweeping.result import ClusterLost, Interrupted, Sweep
 from orderone.sweeping.samplers import Results, Sampler
+from orderone.sweeping.sequential import is_device_error
 from orderone.sweeping.store import Store
 from orderone.sweeping.trial import PER_TENSOR, Trial
 from orderone.training import checkpoint as checkpoints
@@ -213,10 +214,18 @@ class Driver:
     def _failure_notes(self, outcomes: Mapping[str, Outcome]) -> list[str]:
         """Return notes on the first trials that failed, and on the number of others."""
         failures: list[str] = []
+        notes: list[str] = []
         for key, outcome in outcomes.items():
-            if outcome.error is not None:
-                failures.append(f"failed: {self.asked[key]}: {shortened(outcome.error)}")
-        notes = [with_code(text, "trial-failed") for text in failures[:MOST_FAILURES]]
+            if outcome.error is None:
+                continue
+            failures.append(f"failed: {self.asked[key]}: {shortened(outcome.error)}")
+            if is_device_error(outcome.error) and not notes:
+                text = (
+                    "the device failed, and refuses all later work of this process; run the same"
+                    " command again in a new process: it trains what is missing"
+                )
+                notes.append(with_code(text, "device-failed"))
+        notes += [with_code(text, "trial-failed") for text in failures[:MOST_FAILURES]]
         if len(failures) > MOST_FAILURES:
             more = f"{len(failures) - MOST_FAILURES} more trials failed; see the column 'error'"
             notes.append(with_code(more, "trial-failed"))

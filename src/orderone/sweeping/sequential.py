@@ -67,6 +67,11 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def is_device_error(described: str) -> bool:
+    """Return whether a GPU failed: it then refuses all later work of the process."""
+    return described.startswith(f"{torch.AcceleratorError.__name__}:")
+
+
 def _train(
     job: Job, trial: Trial, report: Report | None, folder: Path | None, passes: int
 ) -> Outcome:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from orderone.core.errors import brief
+from orderone.seeding import preserved
 from orderone.sweeping.example_loss import changed_example_loss
 from orderone.sweeping.job import Job
 from orderone.sweeping.repeated_start import Start, different_start, recorded
@@ -18,8 +19,9 @@ _BEGUN: set[tuple[str, str]] = set()  # code or name of `build`, and program, of
 class SharedState:
     """Compares global variables before and after a trial, and repeats the start of the first one.
 
-    The first trial may fill caches; what changes again is state. `loop` is the trial before its
-    first update.
+    The first trial may fill caches; what changes again is state. A variable that `build` makes for
+    each model, such as one that a function of the model has captured, is not shared. `loop` is the
+    trial before its first update.
     """
 
     def __init__(self, job: Job, trial: Trial, loop: TrainingLoop):
@@ -50,9 +52,7 @@ class SharedState:
 
         `make` returns the training of a trial before its first update.
         """
-        names: list[str] = []
-        if self.before is not None:
-            names = changed(self.before, global_texts(loop.step.module, self.job.loss))
+        names = self._changed_names(loop, make)
         if names:
             return f"training changes {' and '.join(names[:3])}, which trials share"
         start = self.job.starts.get(self.trial.program)
@@ -69,3 +69,23 @@ class SharedState:
                 f"the trial {start.trial} could not be repeated after {start.trained} trials"
                 f" ({brief(error)})"
             )
+
+    def _changed_names(
+        self, loop: TrainingLoop, make: Callable[[Trial], TrainingLoop]
+    ) -> list[str]:
+        """Return the variables that the trial has changed and that a new model of it finds changed.
+
+        What a new model finds as this trial has found it was made for that model.
+        """
+        if self.before is None:
+            return []
+        names = changed(self.before, global_texts(loop.step.module, self.job.loss))
+        if not names or model_bytes(loop.step.module) > LARGEST:
+            return names
+        try:
+            with preserved():
+                new = make(self.trial)
+        except Exception:  # the user's code may raise anything
+            return names
+        found = changed(self.before, global_texts(new.step.module, self.job.loss))
+        return [name for name in names if name in found]

@@ -9,9 +9,9 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training import optimizer_state
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
-from orderone.training.model_structure import lost_structure
+from orderone.training.model_structure import lost_structure, resized_tensors, resized_text
 from orderone.training.repeated_updates import can_be_repeated, different_loss
-from orderone.training.resume_check import ResumeCheck
+from orderone.training.resume_check import ResumeCheck, reshaped_text
 from orderone.training.snapshot import MODEL, restore_snapshot, snapshot
 
 KIND = "alone"
@@ -69,6 +69,9 @@ class TrialCheckpoint:
         """Write the state; if that fails, warn and continue the training."""
         if self.pending is not None:
             return  # not before the check has ended
+        resized = resized_tensors(loop.layouts, loop.step.module)
+        if self.lost is None and resized:
+            self.lost = reshaped_text(resized_text(resized))
         if self.lost is not None:
             self._warn_once(f"a running trial has no checkpoint, because {self.lost}")
             return

@@ -44,13 +44,15 @@ def global_texts(model: nn.Module, *code: object) -> dict[str, str]:
         for key, value in vars(tensor).items():
             if _can_change(value):
                 values.append((name, key, value))
-    texts = {"os.environ": str(dict(os.environ))}
+    texts = {"os.environ": [str(dict(os.environ))]}
     for home, name, value in values:
         try:
-            texts[f"{home}.{name}"] = text_of(value)
+            text = text_of(value)
         except Exception:  # objects of the user may raise anything
             continue
-    return texts
+        # functions of several modules may have the same name, and capture different values
+        texts.setdefault(f"{home}.{name}", []).append(text)
+    return {name: ", ".join(of_name) for name, of_name in texts.items()}
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from orderone.core.errors import brief, with_code
@@ -77,7 +78,8 @@ class ResumeCheck:
         now = description(loop.step.module) | hook_texts(loop.step.module)
         self.shared = changed(here, now)
         self.globals = _globals_of(loop)
-        self.entangled = _gradients(loop.step.module) != gradients
+        written = restored_tensors(loop.step.module, copies)
+        self.entangled = bool(written) or _gradients(loop.step.module) != gradients
 
     def after_second_update(self, loop: TrainingLoop) -> str | None:
         """Return the state that a checkpoint would lose; None if both updates agree."""
@@ -99,8 +101,8 @@ class ResumeCheck:
         if self.entangled and not self.shared:
             self.later = (
                 "a copy of the model calls functions that use the tensors of the original, such as"
-                " a replaced forward, so orderone could not check that a checkpoint holds all"
-                " state"
+                " a replaced forward or a hook, so orderone could not check that a checkpoint holds"
+                " all state"
             )
             return None
         names = [
@@ -180,6 +182,29 @@ def _gradients(module: nn.Module) -> list[tuple[int, int] | None]:
     return marks
 
 
+@torch.no_grad()
+def restored_tensors(module: nn.Module, saved: Mapping[str, Tensor]) -> list[str]:
+    """Give the tensors of a model their saved values; return the names of those that had others.
+
+    A hook of a copy may write to the tensors of the original model.
+    """
+    names: list[str] = []
+    for name, x in model_tensors(module).items():
+        value = saved.get(f"{MODEL}{name}")
+        if value is None or value.shape != x.shape:
+            continue
+        if torch.equal(_bits(x), _bits(value)):
+            continue
+        x.copy_(value)
+        names.append(name)
+    return names
+
+
+def _bits(x: Tensor) -> Tensor:
+    """Return the bytes of a tensor: no type is left out, and NaN equals NaN."""
+    return x.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
 def different_attributes(a: nn.Module, b: nn.Module, exact: bool | None = None) -> list[str]:
     """Return the attributes in which two copies of a model differ after the same updates.
 
@@ -223,8 +248,8 @@ def reshaped_text(different: str) -> str:
     """Say that no checkpoint can hold the tensors of a model, because training resizes them."""
     return (
         f"training adds, removes or resizes tensors of the model ({different}), so that a"
-        " checkpoint does not fit a model that is built again; register buffers of their final"
-        " shape when the model is built"
+        " checkpoint does not fit a model that is built again; register tensors of their final"
+        " shape and type when the model is built"
     )
 
 

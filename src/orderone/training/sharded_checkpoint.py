@@ -30,7 +30,7 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training import optimizer_state
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
-from orderone.training.model_structure import lost_structure
+from orderone.training.model_structure import lost_structure, resized_by_training
 from orderone.training.repeated_updates import can_be_repeated
 from orderone.training.train_checkpoint import KIND, REMEDY, TrainCheckpoint
 from orderone.training.world import World
@@ -63,6 +63,7 @@ class ShardedCheckpoint(TrainCheckpoint):
         if self.pending is not None and loop.done < loop.settings.steps:
             return
         self.finish()
+        self.warn_if_resized(loop)
         tensors, record = self._state(loop)
         self._folder = self.path / f"step-{loop.done}"
         if self.world.first:
@@ -159,6 +160,8 @@ class ShardedCheckpoint(TrainCheckpoint):
         record = _read_record(folders[-1] / RECORD)
         if dict(self.identity) != record["of"]:
             return
+        if resized_by_training(record.get("resized", {}), loop.step.module) is not None:
+            return  # `restore` says so
         lost = lost_structure(loop.step.module, record.get("structure", {}))
         if lost is not None:
             self._warn(lost)
@@ -166,7 +169,7 @@ class ShardedCheckpoint(TrainCheckpoint):
         earlier = _read_record(folders[0] / RECORD)
         if not can_be_repeated(loop, record, earlier):
             return
-        self._check_shapes(loop, record["tensors"])
+        self._check_shapes(loop, record)
         self._load_folder(loop, folders[0], earlier)
         self._compare(loop, record["losses"])
 
@@ -181,7 +184,7 @@ class ShardedCheckpoint(TrainCheckpoint):
         folder = complete[-1]
         record = _read_record(folder / RECORD)
         self._check_identity(record["of"])
-        self._check_shapes(loop, record["tensors"])
+        self._check_shapes(loop, record)
         self._load_folder(loop, folder, record)
         if loop.monitor is not None:
             loop.monitor.first = loop.done
@@ -200,9 +203,12 @@ class ShardedCheckpoint(TrainCheckpoint):
         self._restore_random(tensors)
         checkpoints.restore_progress(loop, record)
 
-    def _check_shapes(self, loop: TrainingLoop, saved: Mapping[str, Any]) -> None:
-        empty = {name: torch.empty(shape, device="meta") for name, (_, shape) in saved.items()}
-        self._check_model(loop, empty)
+    def _check_shapes(self, loop: TrainingLoop, record: Record) -> None:
+        empty: dict[str, Tensor] = {}
+        for name, (dtype, shape) in record["tensors"].items():
+            kind = getattr(torch, dtype.removeprefix("torch."))
+            empty[name] = torch.empty(shape, dtype=kind, device="meta")
+        self._check_model(loop, empty, record)
 
     def _templates(self, loop: TrainingLoop, record: Record) -> dict[str, Tensor]:
         """Return tensors to read into, distributed over processes as those of the training."""

@@ -21,9 +21,14 @@ from orderone.training import checkpoint as checkpoints
 from orderone.training import optimizer_state
 from orderone.training.checkpoint import Record
 from orderone.training.loop import TrainingLoop
-from orderone.training.model_structure import lost_structure
+from orderone.training.model_structure import (
+    lost_structure,
+    resized_by_training,
+    resized_tensors,
+    resized_text,
+)
 from orderone.training.repeated_updates import can_be_repeated, different_loss
-from orderone.training.resume_check import ResumeCheck
+from orderone.training.resume_check import ResumeCheck, reshaped_text
 from orderone.training.world import World, like, whole
 
 KIND = "train"
@@ -50,6 +55,7 @@ class TrainCheckpoint:
         self.identity = identity
         self.other = other
         self.pending: ResumeCheck | None = None
+        self.resized: bool = False  # whether a warning about resized tensors was given
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -88,6 +94,7 @@ class TrainCheckpoint:
         """
         if self.pending is not None and loop.done < loop.settings.steps:
             return
+        self.warn_if_resized(loop)
         tensors: dict[str, Tensor] = {}
         for name, value in checkpoints.model_tensors(loop.step.module).items():
             self._add(tensors, f"model.{name}", whole(value.detach()))
@@ -115,6 +122,16 @@ class TrainCheckpoint:
                 )
                 warnings.warn(with_code(text, "checkpoint-not-written"), stacklevel=2)
         self.world.wait()
+
+    def warn_if_resized(self, loop: TrainingLoop) -> None:
+        """Warn once if training has resized tensors after the check of its first updates."""
+        resized = resized_tensors(loop.layouts, loop.step.module)
+        if self.resized or not resized:
+            return
+        self.resized = True
+        if self.world.first:
+            text = f"checkpoint: {reshaped_text(resized_text(resized))}"
+            warnings.warn(with_code(text, "state-may-be-lost"), stacklevel=4)
 
     def _optimizer_state(self, loop: TrainingLoop) -> object:
         try:
@@ -146,6 +163,8 @@ class TrainCheckpoint:
         record = checkpoints.header(self.path)
         if record is None or record.get("kind") != KIND or dict(self.identity) != record["of"]:
             return
+        if resized_by_training(record.get("resized", {}), loop.step.module) is not None:
+            return  # `restore` says so
         lost = lost_structure(loop.step.module, record.get("structure", {}))
         if lost is not None:
             self._warn(lost)
@@ -190,7 +209,7 @@ class TrainCheckpoint:
                 argument="checkpoint",
             )
         tensors, record = saved
-        self._check_model(loop, tensors)
+        self._check_model(loop, tensors, record)
         self._check_identity(record["of"])
         self._load(loop, tensors, record)
         if loop.monitor is not None:
@@ -208,8 +227,19 @@ class TrainCheckpoint:
         self._restore_random(tensors)
         checkpoints.restore_progress(loop, record)
 
-    def _check_model(self, loop: TrainingLoop, tensors: Mapping[str, Tensor]) -> None:
+    def _check_model(
+        self, loop: TrainingLoop, tensors: Mapping[str, Tensor], record: Record
+    ) -> None:
         changed = checkpoints.changed_tensor(loop.step.module, tensors, "model.")
+        resized = resized_by_training(record.get("resized", {}), loop.step.module)
+        if changed is not None and resized is not None:
+            raise InputError(
+                f"checkpoint: {self.path} cannot be loaded into this model, because"
+                f" {reshaped_text(resized)}; or build the model with the shapes of the file to"
+                " continue",
+                "state-not-saved",
+                argument="checkpoint",
+            )
         if changed is not None:
             raise InputError(
                 f"checkpoint: {self.path} belongs to another model: {changed}; {REMEDY}",

@@ -331,3 +331,11 @@ def test_outputs_of_examples():
     full = empirical_nngp(model, x, x[:2], outputs="all")
     torch.testing.assert_close(full, torch.einsum("ao,bp->abop", f, f[:2]))
     torch.testing.assert_close(empirical_nngp(model, x, outputs=-1), f[:, -1:] @ f[:, -1:].T)
+
+
+def test_wide_matrices_need_no_memory_for_jacobians_that_are_not_formed():
+    wide = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
+    model = nn.Sequential(wide, nn.Linear(1024, 10))
+    found = ntk_costs(model, torch.randn(256, 64), memory=128 * 2**20, method="jacobian")
+    assert found.explicit == {"0.0.bias", "0.2.bias", "1.bias"}
+    assert found.tile == 256  # one pass over the examples

@@ -171,3 +171,16 @@ def test_an_example_batch_that_the_model_does_not_accept_is_named():
     model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
     with refuses("batch-not-accepted", argument="inputs"):
         o1.kernel_from_module(model, torch.ones(2))
+
+
+def test_functions_with_a_name_in_theory_are_not_searched_for_kinks(monkeypatch):
+    """The search takes 50 ms; every activation of a model had one."""
+
+    def search(*arguments: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("orderone.theory.activations.registry.from_callable", search)
+    torch.manual_seed(0)
+    o1.kernel_from_module(mlp(64), torch.randn(2, 8))
+    with pytest.raises(AssertionError):
+        o1.kernel_from_module(nn.Sequential(nn.Linear(8, 64), nn.Mish()), torch.randn(2, 8))

@@ -83,3 +83,16 @@ def test_usual_functions_have_no_narrow_features(name):
 
     assert FARTHEST == 16
     assert narrow_features(readable(f, "f")) == ()
+
+
+def test_functions_get_arrays_of_their_own():
+    """The points are kept for later calls. torch warns about arrays that cannot be written."""
+    writable: list[bool] = []
+
+    def ramp(x: np.ndarray) -> np.ndarray:
+        writable.append(x.flags.writeable)
+        return np.maximum(x, 0.0)
+
+    for _ in range(2):
+        assert narrow_features(readable(ramp, "f")) == ()
+    assert all(writable)

@@ -136,7 +136,8 @@ def _tiles(
     be large. Otherwise each chunk meets all others, and tiles need only be efficient.
     """
     most = max(examples)
-    fixed = size.graph + size.taps + 2 * (size.others + size.largest)
+    scratch = max((size.explicit[name] for name in multiplied), default=0)
+    fixed = size.graph + size.taps + 2 * (size.others + scratch)
     kept = 0  # of one output
     for name in size.factored:
         kept += size.explicit[name] if name in multiplied else size.factored[name]

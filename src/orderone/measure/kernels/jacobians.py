@@ -47,7 +47,6 @@ class Size:
     factored: Mapping[str, int]
     explicit: Mapping[str, int]
     parameters: int  # numbers
-    largest: int  # bytes of the largest explicit Jacobian of one output
     jacobians: "Jacobians"  # of at most two outputs: their shapes tell the work of contractions
 
 
@@ -266,7 +265,6 @@ class Differentiable:
         reads = sum(read.numel() * read.element_size() for read in tile.reads if read is not None)
         for tensor in tile.prepared.values():
             reads += tensor.numel() * tensor.element_size()
-        sizes = [p.numel() * p.element_size() for p in self.parameters.values()]
         others = 0
         for name in self.others:
             others += self.parameters[name].numel() * self.parameters[name].element_size()
@@ -289,7 +287,6 @@ class Differentiable:
             taps=taps,
             others=others,
             parameters=sum(p.numel() for p in self.parameters.values()),
-            largest=max(sizes),
             jacobians=jacobians,
         )
 

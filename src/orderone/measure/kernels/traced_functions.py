@@ -61,10 +61,7 @@ def activation(call: Call, x: Value) -> Value | None:
     elif name == "leaky_relu":
         layer = kernels.Activation(f"leaky-relu({call.option('negative_slope', 0.01)})")
     safe = getattr(torch.nn.functional, name, None) or getattr(torch, name)
-    composed = _composed(safe, call.args, options, [x], call.tensor)
-    if layer is None or x.origin is not None or composed is None:
-        return composed
-    return replace(composed, node=x.node.then(layer))
+    return _composed(safe, call.args, options, [x], call.tensor, layer)
 
 
 def with_numbers(call: Call, x: Value) -> Value | None:
@@ -92,8 +89,12 @@ def _composed(
     kwargs: Mapping[str, object],
     operands: list[Value],
     result: Tensor,
+    known: kernels.Layer | None = None,
 ) -> Value | None:
-    """Return an activation, whose argument is the last node that is not one."""
+    """Return an activation, whose argument is the last node that is not one.
+
+    `known` is the layer of theory for `func` alone: it needs no search for kinks.
+    """
     x = operands[0]
     source = x.source
     if result.shape != x.tensor.shape:
@@ -118,9 +119,12 @@ def _composed(
     def phi(values: np.ndarray) -> np.ndarray:
         return function(torch.as_tensor(np.asarray(values, dtype=float))).numpy()
 
-    layer = kernels.Activation(phi)
-    if isinstance(layer.phi, Jumping):
-        raise _jumps(layer.phi)
+    if known is not None and x.origin is None:
+        layer = known
+    else:
+        layer = kernels.Activation(phi)
+        if isinstance(layer.phi, Jumping):
+            raise _jumps(layer.phi)
     node = source.node.then(layer)
     origin = Origin(source.node, function)
     return Value(result, node, x.labels, x.channels, x.features, None, origin)

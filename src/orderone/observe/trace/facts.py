@@ -96,6 +96,8 @@ class Trace:
     readouts: frozenset[str] = frozenset()
     # those from which outputs are computed without another one, also by nonlinear functions
     last_makers: frozenset[str] = frozenset()
+    # those among the last makers that no other matrix, convolution or table reads
+    output_makers: frozenset[str] = frozenset()
     # sizes that products of two activations are summed over, in the order of the network
     summed: tuple[int, ...] = ()
     terms: tuple[Term, ...] = ()
@@ -103,3 +105,5 @@ class Trace:
     data_readers: frozenset[str] = frozenset()
     # parameters whose output is a matrix itself (a hypernetwork): its fan-in and fan-out
     generated: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # uses (name and kind) of a parameter by code that does not call a module that holds it
+    outside: frozenset[tuple[str, str]] = frozenset()

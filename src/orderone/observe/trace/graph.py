@@ -4,8 +4,10 @@
 a value is linear.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -69,10 +71,32 @@ class Graph:
                     readers.setdefault(parent, index)
 
     def constants(self) -> Iterator[Constant]:
-        """Yield the constants that multiply activations, except those that a norm divides out."""
+        """Yield the constants that multiply activations, except those that a norm divides out, and
+        those of a soft cap c tanh(x / c), which leaves small values as they are."""
         for index, step in enumerate(self.steps):
-            if step.kind == "constant" and not self.is_divided_out(index):
-                yield self._constant(index, step)
+            if step.kind != "constant" or self.is_divided_out(index) or self._is_cap(index):
+                continue
+            yield self._constant(index, step)
+
+    def _is_cap(self, index: int) -> bool:
+        """Return whether a tanh follows a constant, and behind it the constant is divided out."""
+        factor = self.steps[index].factor
+        cap = self._next(index)
+        if factor is None or cap is None or self.steps[cap].kind != "softcap":
+            return False
+        behind = self._next(cap)
+        if behind is None or self.steps[behind].kind != "constant":
+            return False
+        inverse = self.steps[behind].factor
+        return inverse is not None and math.isclose(factor * inverse, 1, rel_tol=1e-3)
+
+    def _next(self, index: int) -> int | None:
+        """Return the only step that reads this one, behind steps that only move entries."""
+        while len(self.children[index]) == 1:
+            [index] = self.children[index]
+            if self.steps[index].kind != "pass":
+                return index
+        return None
 
     def is_divided_out(self, index: int) -> bool:
         """Return whether all that reads a step divides it by its size: a factor has no effect."""
@@ -491,21 +515,47 @@ class Graph:
 
     def readouts(self, values: Iterable[Value]) -> frozenset[str]:
         """Return the makers of values that no other matrix, convolution or table reads."""
-        read = 0  # bit mask of steps
-        for index, step in enumerate(self.steps):
-            if any(use.kind in _USES for _, use in step.uses):
-                read |= step.ancestors & ~(1 << index)
         starts = [value.step for value in values if value.step is not None]
         names: set[str] = set()
         for index, maker, _ in self._back(starts, _PASSED):
-            if not read >> index & 1:
+            if not self._read >> index & 1:
                 names.update(name for name, use in maker.uses if use.kind in _USES)
         return frozenset(names)
+
+    @cached_property
+    def _read(self) -> int:
+        """Bit mask of the steps that a matrix, convolution or table reads."""
+        read = 0
+        for index, step in enumerate(self.steps):
+            if any(use.kind in _USES for _, use in step.uses):
+                read |= step.ancestors & ~(1 << index)
+        return read
 
     def last_makers(self, values: Iterable[Value]) -> frozenset[str]:
         """Return the matrices, convolutions and tables from which values are computed without
         another one, also by nonlinear functions."""
         names: set[str] = set()
+        for index in self._last_steps(values):
+            names.update(self._made(index))
+        return frozenset(names)
+
+    def output_makers(self, values: Iterable[Value]) -> frozenset[str]:
+        """Return the last makers of values that no other matrix, convolution or table reads.
+
+        A matrix that is used twice may be read in one place and make the output in the other.
+        """
+        names: set[str] = set()
+        for index in self._last_steps(values):
+            if not self._read >> index & 1:
+                names.update(self._made(index))
+        for index in range(len(self.steps)):
+            if self._read >> index & 1:
+                names.difference_update(self._made(index, matrices_only=True))
+        return frozenset(names)
+
+    def _last_steps(self, values: Iterable[Value]) -> set[int]:
+        """Return the nearest steps with a matrix, convolution or table before values."""
+        last: set[int] = set()
         visited: set[int] = set()
         ahead = [value.step for value in values if value.step is not None]
         while ahead:
@@ -513,11 +563,19 @@ class Graph:
             if index in visited:
                 continue
             visited.add(index)
-            made = [name for name, use in self.steps[index].uses if use.kind in _USES]
-            names.update(made)
-            if not made:
+            if self._made(index):
+                last.add(index)
+            else:
                 ahead += self.steps[index].parents
-        return frozenset(names)
+        return last
+
+    def _made(self, index: int, matrices_only: bool = False) -> list[str]:
+        """Return the tensors that a step uses as a matrix, convolution or table."""
+        made: list[str] = []
+        for name, use in self.steps[index].uses:
+            if use.kind in _USES and not (matrices_only and use.kind == "lookup"):
+                made.append(name)
+        return made
 
     def parallel_lists(self, used_at: Mapping[str, Sequence[int]]) -> frozenset[str]:
         """Return the names of lists whose members do not read each other's outputs.

@@ -66,12 +66,14 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         undisturbed(model),
         without_gradients(model),
         _reporting_inputs(model, recorder),
+        _reporting_modules(model, recorder),
         recorder,
         WholeAttention(recorder),
     ):
         outputs = model(*args, **kwargs)
     graph = Graph(recorder.steps)
     output_values = recorder.values_of(outputs)
+    all_outputs = recorder.values_of(outputs, least=1)
     scores, score_sums = graph.scores()
     return Trace(
         uses={name: tuple(uses) for name, uses in recorder.uses.items()},
@@ -84,11 +86,43 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         data_readers=graph.data_readers(),
         at_output=graph.makers_of(output_values),
         readouts=graph.readouts(output_values),
-        last_makers=graph.last_makers(recorder.values_of(outputs, least=1)),
+        last_makers=graph.last_makers(all_outputs),
+        output_makers=graph.output_makers(all_outputs),
         summed=tuple(recorder.summed),
         terms=scaled_terms(graph, output_values),
         generated=graph.generated_matrices(),
+        outside=frozenset(recorder.outside),
     )
+
+
+@contextmanager
+def _reporting_modules(model: nn.Module, recorder: "Recorder") -> Iterator[None]:
+    """Let the recorder know which parameters belong to the modules that run at the moment.
+
+    Code may use the weight of a module without calling it. A hook of the module then does nothing.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    handles: list[RemovableHandle] = []
+    for module in model.modules():
+        held = Counter(names[id(parameter)] for parameter in module.parameters(recurse=False))
+        if not held:
+            continue
+
+        def enter(_module: nn.Module, _args: object, held: Counter[str] = held) -> None:
+            recorder.running += held
+
+        def leave(
+            _module: nn.Module, _args: object, _output: object, held: Counter[str] = held
+        ) -> None:
+            recorder.running -= held
+
+        handles.append(module.register_forward_pre_hook(enter))
+        handles.append(module.register_forward_hook(leave))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
@@ -169,6 +203,8 @@ class Recorder(TorchDispatchMode):
         self.steps: list[Step] = []
         self.uses: dict[str, dict[Use, None]] = {name: {} for name in parameters}
         self.used_at: dict[str, list[int]] = {name: [] for name in parameters}
+        self.running: Counter[str] = Counter()  # parameters of the modules that run
+        self.outside: set[tuple[str, str]] = set()  # uses by code outside of these modules
         self.scaled_parameters: list[Constant] = []
         self.summed: list[int] = []  # sizes that products of activations are summed over
         # factors of those that are made by a multiplication, by the id of the product
@@ -343,6 +379,8 @@ class Recorder(TorchDispatchMode):
         for name, use in step.uses:
             self.uses[name][use] = None
             self.used_at[name].append(len(self.steps))
+            if not self.running[name]:
+                self.outside.add((name, use.kind))
         self.steps.append(step)
         return Value(tensor, level, len(self.steps) - 1)
 

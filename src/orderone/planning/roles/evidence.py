@@ -117,6 +117,8 @@ class Evidence:
     # part of its growth that is the fan-in of the matrix that it writes (a hypernetwork)
     generated: float | None = None
     reads_data: bool | None = None  # a matrix that reads the model's inputs; None: not traced
+    # a matrix that makes an output of the model, outside of residual branches; None: not traced
+    makes_output: bool | None = None
 
     @property
     def name(self) -> str:
@@ -381,7 +383,7 @@ class Widths:
     @cached_property
     def _outer_products(self) -> set[Size]:
         """Sizes of outer products that a matrix reads, and of their factors."""
-        grown = {size for size in self.produced - self.picked if _grew(size)}
+        grown = {size for size in self.produced - self.picked if _grew(size) and min(size) > 0}
         result: set[Size] = set()
         for size in self.consumed - self.produced:
             for factor in grown:

@@ -26,7 +26,13 @@ from dataclasses import dataclass, replace
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, Layout, Place, lookup
 from orderone.planning.roles.evidence import ENTRYWISE, Evidence, read_name
-from orderone.planning.roles.resolve import group_of, residual_width, structural_roles
+from orderone.planning.roles.structure import (
+    Candidates,
+    group_of,
+    residual_width,
+    structural_candidates,
+    structural_roles,
+)
 from orderone.planning.roles.vocabulary import GATES
 
 SIDE_BY_SIDE = (2, 3)  # gate and up; queries, keys and values
@@ -45,36 +51,45 @@ def standalone_roles(tensors: Sequence[Evidence]) -> dict[str, Role]:
 
 
 def roles_at_all_sizes(
-    resolved: Mapping[str, Role], target: Sequence[Evidence], base: Sequence[Evidence]
-) -> dict[str, tuple[Role, ...]]:
+    known: Mapping[str, Role], target: Sequence[Evidence], base: Sequence[Evidence]
+) -> dict[str, Candidates]:
     """Return the roles of every tensor relative to its base and by structure at both sizes.
 
-    They agree except where the structure is ambiguous. Settings per role need a role that does not
-    depend on the size, but relative to a base of the same size every tensor is `fixed`. An override
-    is the role at all sizes.
+    `known` are the roles where a dimension grows: relative to a base of the same size no tensor has
+    one, but settings per role need a role that does not depend on the size. The roles agree except
+    where the structure is ambiguous. An override is the role at all sizes.
     """
     by_structure = [_structure(target), _structure(base)]
-    roles: dict[str, tuple[Role, ...]] = {}
+    roles: dict[str, Candidates] = {}
     for evidence in target:
         name = evidence.name
         if evidence.override is not None:
             roles[name] = (evidence.override,)
             continue
-        candidates = [roles_of_size[name] for roles_of_size in by_structure]
-        if resolved[name] != Role.FIXED:
-            candidates.insert(0, resolved[name])
+        candidates: list[Role] = []
+        if name in known:
+            candidates.append(known[name])
+        for roles_of_size in by_structure:
+            candidates += decided(roles_of_size[name], known.get(name))
         roles[name] = tuple(dict.fromkeys(candidates))
     return roles
 
 
-def _structure(tensors: Sequence[Evidence]) -> dict[str, Role]:
+def decided(candidates: Candidates, known: Role | None) -> Candidates:
+    """Return the candidates of one size, or the known role if it is one of them."""
+    if known in candidates:
+        return (known,)
+    return candidates
+
+
+def _structure(tensors: Sequence[Evidence]) -> dict[str, Candidates]:
     named: list[Evidence] = []
     for evidence in tensors:
         named.append(replace(evidence, named=named_layouts(evidence.item)))
-    roles = structural_roles(with_parts(named))
+    roles = structural_candidates(with_parts(named))
     for evidence in tensors:
         if learned_table(evidence) is not None:
-            roles[evidence.name] = Role.EMBEDDING
+            roles[evidence.name] = (Role.EMBEDDING,)
     return roles
 
 

@@ -13,6 +13,7 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.stacked.feed import stacked_batches
 from orderone.sweeping.stacked.making import make_stack
 from orderone.sweeping.trial import Trial
+from orderone.torch_compat import tree_map
 from orderone.training import checkpoint as checkpoints
 from orderone.training.code_state import fresh_caches, global_texts
 from orderone.training.resume_check import (
@@ -57,13 +58,14 @@ def _check(job: Job, trial: Trial) -> str | None:
     state = {name: x.detach().clone() for name, x in stack.state().items()}
     tensors: dict[str, torch.Tensor] = {}
     packed = checkpoints.pack(checkpoints.extra_states(stack.program.model), tensors, "extra")
+    same_batches = tree_map(_copied, batches[1])  # a model may write to its batch
     with written_files() as files:
         update = _update(stack, batches[1])
     checkpoints.restore_random(generators, torch.device(job.device))
     other.load(state)
     checkpoints.restore_extra(other.program.model, checkpoints.unpack(packed, tensors))
     with fresh_caches(stack.program.model, stack.program.loss):
-        other_update = _update(other, batches[1])
+        other_update = _update(other, same_batches)
     different = difference(update, other_update, state, job.settings.half)
     model = stack.program.model
     outside = changed(globals_before, global_texts(model, stack.program.loss))
@@ -76,6 +78,10 @@ def _check(job: Job, trial: Trial) -> str | None:
     if not names and different.unclear:
         return None  # a resume repeats updates, and compares their losses
     return lost_text(names or changed(at_start, description(model)), different.text)
+
+
+def _copied(leaf: object) -> object:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _update(stack: Stack, batches: Sequence[Batch]) -> Update:

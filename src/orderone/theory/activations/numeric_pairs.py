@@ -80,10 +80,11 @@ class Pairs:
         size = self.first.size * self.second.size
         result = np.where(np.isinf(size), 1.0, size) * (1 - self.output_gap(gap))
         # If E phi^2 is infinite, the product may still have an average.
-        for i in np.flatnonzero(np.isinf(size)):
+        rows = np.flatnonzero(np.isinf(size))
+        if len(rows):
             f = self.phi.value
-            lengths = (self.q1[i], self.q2[i])
-            result[i] = expect_pair(f, f, lengths, gap[i], self.phi.kinks).value
+            lengths = np.stack([self.q1[rows], self.q2[rows]])
+            result[rows] = expect_pair(f, f, lengths, gap[rows], self.phi.kinks).value
         return result
 
     def output_gap(self, gap: np.ndarray) -> np.ndarray:

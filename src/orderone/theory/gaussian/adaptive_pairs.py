@@ -55,7 +55,8 @@ def expect_pair(
         )
     f_values = readable(f, "f")
     g_values = readable(g, "g")
-    known_kinks = with_features(kinks_of(kinks), f_values, g_values)
+    different = dict.fromkeys((f_values, g_values))
+    known_kinks = with_features(kinks_of(kinks), *different)
     variance_x, variance_y = q if q.ndim else (q, q)
     broadcast(variance=variance_x, gap=gaps)
     q1, q2, every_gap = np.broadcast_arrays(variance_x, variance_y, as_numpy(gaps))
@@ -81,8 +82,12 @@ def _average(
     if root2 == 0:
         return expect_at(lambda x: f(x) * g(0 * x), root1, kinks)
     average_f = expect_at(f, root1, kinks)
-    average_g = expect_at(g, root2, kinks)
-    if np.isinf([average_f, average_g]).any():
+    if np.isinf(average_f).any():
+        return np.inf, np.inf
+    average_g = average_f
+    if g != f or root2 != root1:
+        average_g = expect_at(g, root2, kinks)
+    if np.isinf(average_g).any():
         return np.inf, np.inf
     if gap == 1:  # independent
         value = average_f[0] * average_g[0]
@@ -92,7 +97,11 @@ def _average(
     known = tuple(map(float, kinks))
     cuts = _cuts([_pieces(f, reach, known), _pieces(g, reach, known)], kinks, reach)
     missing = _missing_share(f, root1, cuts, average_f) + _missing_share(g, root2, cuts, average_g)
-    size = _size(f, root1, kinks) * _size(g, root2, kinks)
+    size_of_f = _size(f, root1, kinks)
+    size_of_g = size_of_f
+    if g != f or root2 != root1:
+        size_of_g = _size(g, root2, kinks)
+    size = size_of_f * size_of_g
     return _refined(lambda x, y: f(x) * g(y), q1, q2, gap, cuts, missing, size)
 
 

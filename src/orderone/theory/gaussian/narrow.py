@@ -11,6 +11,8 @@ cut; the search of `piecewise` then resolves the feature. Users pass narrower fe
 farther away, as `kinks`.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 from orderone.theory.gaussian.functions import Values
@@ -34,7 +36,7 @@ def narrow_features(f: Values, kinks: tuple[float, ...] = ()) -> tuple[float, ..
     if isinstance(f, Vectorised) and isinstance(f.on_array, ByNumber):
         x = _grid(OF_NUMBERS)
     with np.errstate(all="ignore"):
-        values = f(x)
+        values = f(x.copy())  # f may overwrite its argument
     for _ in range(ROUNDS):
         pieces = resolve(f, FARTHEST, kinks + points)
         if pieces is None:
@@ -48,6 +50,7 @@ def narrow_features(f: Values, kinks: tuple[float, ...] = ()) -> tuple[float, ..
     return None
 
 
+@lru_cache
 def _grid(finest: float) -> np.ndarray:
     """Return points at irregular distances, so that a function with a period does not hide."""
     step = finest / 1.5  # and at most half a step more
@@ -55,7 +58,9 @@ def _grid(finest: float) -> np.ndarray:
     far = np.exp(np.arange(0.0, np.log(FARTHEST), step))
     outward = np.concatenate([near, far])
     moved = outward * (1 - step / 2 * (np.arange(len(outward)) * GOLDEN % 1))
-    return np.concatenate([-moved[::-1], moved])
+    points = np.concatenate([-moved[::-1], moved])
+    points.flags.writeable = False
+    return points
 
 
 def _differs(x: np.ndarray, values: np.ndarray, pieces: Piecewise) -> np.ndarray:

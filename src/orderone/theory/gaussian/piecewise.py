@@ -72,6 +72,8 @@ class Piecewise:
         """Return the polynomials at x, and the sum of the coefficients' sizes on its piece."""
         piece = np.searchsorted(self.ends, x, side="right") - 1
         piece = np.clip(piece, 0, len(self.ends) - 2)
+        if x.size and piece.min() == piece.max():  # no table of coefficients for every point
+            piece = piece.flat[:1]
         t = 2 * (x - self.ends[piece]) / np.diff(self.ends)[piece] - 1
         values = np.polynomial.chebyshev.chebval(t, self.coefficients[:, piece], tensor=False)
         return values, np.abs(self.coefficients).sum(axis=0)[piece]

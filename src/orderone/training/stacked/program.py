@@ -10,6 +10,7 @@ from torch.func import functional_call
 from orderone.observe.batches import Loss, loss_of
 from orderone.observe.recomputed import without_recomputation
 from orderone.torch_compat import set_vmap_fallback_warning, tree_map, version_counter
+from orderone.training.model_structure import layout_of
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.constants import Constants
 from orderone.training.stacked.custom_functions import functions_one_by_one
@@ -46,6 +47,7 @@ class Program:
         self.precision = precision
         self.device: str = next(model.parameters()).device.type
         self.buffers: list[str] = [name for name, _ in model.named_buffers()]
+        self.tied: dict[str, str] = tied_names(model)
         self.constants: Constants | None = None
         if self.device == "cuda":
             self.constants = Constants()
@@ -123,21 +125,27 @@ class Program:
         self, members: int, member_tensors: dict[str, Tensor], inputs: Batch
     ) -> Losses:
         """Return the loss of one member inside of vmap, and the buffers that its pass replaces."""
-        before = dict(member_tensors)
+        held = dict(member_tensors)
+        for name, first in self.tied.items():
+            held[name] = member_tensors[first]
+        before = dict(held)
 
         def call(*args: object, **named: object) -> object:
-            # writes what the module holds afterwards back into `member_tensors`
-            return functional_call(self.model, member_tensors, args, named)
+            # writes what the module holds afterwards back into `held`; a pass may end a tie
+            return functional_call(self.model, held, args, named, tie_weights=False)
 
         mode = FastPaths(members, self.constants, self.draws)
         with mode, functions_one_by_one(mode), member_weights(self.model, member_tensors):
             loss = loss_of(call, inputs, self.loss)
         replaced: dict[str, Tensor] = {}
-        for name, tensor in member_tensors.items():
+        after: Mapping[str, Tensor | None] = held
+        for name, tensor in after.items():
             if tensor is before[name]:
                 continue
-            if name not in self.buffers:
+            if name not in self.buffers or tensor is None:
                 raise exchanged(name)
+            if layout_of(tensor) != layout_of(before[name]):
+                raise _resized(name, before[name], tensor)
             replaced[name] = tensor
         return loss, replaced
 
@@ -171,11 +179,39 @@ class Program:
         return failing
 
 
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Return the further names of tensors that several modules hold, with the first name of each.
+
+    A module that has several names itself holds its tensors once.
+    """
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for prefix, module in model.named_modules():
+        own = {"recurse": False, "remove_duplicate": False}
+        held = [
+            *module.named_parameters(prefix, **own),
+            *module.named_buffers(prefix, **own),
+        ]
+        for name, tensor in held:
+            known = first.setdefault(id(tensor), name)
+            if known != name:
+                tied[name] = known
+    return tied
+
+
 def exchanged(name: str) -> NotStackable:
-    """Return the error for a parameter that a pass has exchanged; the next pass has the old one."""
+    """Return the error for a tensor that a pass has exchanged; the next pass has the old one."""
     return NotStackable(
-        f"training puts another parameter in the place of {name}, or removes it, which has no"
+        f"training puts another tensor in the place of {name}, or removes it, which has no"
         " effect in a stack; trained one after another",
+        "stack-deviates",
+    )
+
+
+def _resized(name: str, before: Tensor, now: Tensor) -> NotStackable:
+    return NotStackable(
+        f"training replaces {name}, {layout_of(before)}, by {layout_of(now)}, but the buffers of a"
+        " stack keep their shape and kind of numbers; trained one after another",
         "stack-deviates",
     )
 
