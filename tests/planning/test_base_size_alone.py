@@ -201,3 +201,17 @@ def test_roles_without_a_forward_pass_are_named_as_guessed():
         assert not any("[guessed-roles]" in note for note in larger.notes)
     plain = o1.plan(build(GENERIC), base=build(GENERIC), lr=1e-2)
     assert not any("[guessed-roles]" in note for note in plain.notes)
+
+
+def test_absolute_mode_names_a_readout_that_counts_as_hidden():
+    build = ARCHITECTURES["chain"].build
+    for sizes, doubtful in ((GENERIC, False), (Sizes(classes=16), True)):
+        plan = o1.plan(build(sizes), base="absolute", lr=1e-2)
+        assert any("[guessed-roles]" in note for note in plan.notes) == doubtful
+        assert plan["write.weight"].role == ("hidden" if doubtful else "readout")
+    overrides = {"write.weight": "readout"}
+    plan = o1.plan(build(Sizes(classes=16)), base="absolute", lr=1e-2, overrides=overrides)
+    assert not any("[guessed-roles]" in note for note in plan.notes)
+    language_model = ARCHITECTURES["tied"].build(GENERIC)
+    plan = o1.plan(language_model, base="absolute", lr=1e-2)  # ends inside of a block
+    assert not any("[guessed-roles]" in note for note in plan.notes)

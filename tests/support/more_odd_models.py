@@ -148,6 +148,7 @@ BY_ID: dict[int, float] = {}
 def _(model: Any, h: Tensor) -> Tensor:
     if id(model) not in BY_ID:
         BY_ID[id(model)] = 1.0 + 0.1 * float(torch.rand(()))
+        weakref.finalize(model, BY_ID.pop, id(model))  # Python uses the number again
     return h * BY_ID[id(model)]
 
 

@@ -657,7 +657,8 @@ class Rescaling(nn.Module):
             self.passes += 1
             if self.passes == 7:
                 self.scale = self.change(self.scale)
-        return self.head(torch.tanh(self.up(x))) / self.scale.sum()
+        total = 1 if self.scale is None else self.scale.sum()
+        return self.head(torch.tanh(self.up(x))) / total
 
 
 @pytest.mark.parametrize(
@@ -666,6 +667,7 @@ class Rescaling(nn.Module):
         (lambda scale: scale.sum(), "by whole numbers of shape ()"),
         (lambda scale: torch.cat([scale, scale]), "by whole numbers of shape (16,)"),
         (lambda scale: scale * 0.3, "by real numbers of shape (8,)"),
+        (lambda scale: None, "in the place of scale, or removes it"),
         (lambda scale: scale + 1, None),
     ],
 )

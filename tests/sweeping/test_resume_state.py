@@ -30,7 +30,7 @@ from orderone.sweeping.job import Job
 from orderone.sweeping.sequential import run_alone
 from orderone.sweeping.stacked.resume_check import state_lost_by_checkpoints
 from orderone.training import checkpoint as checkpoints
-from orderone.training import interrupts, same_update
+from orderone.training import interrupts, resume_check, same_update
 from orderone.training.source import Source
 
 STEPS = 8
@@ -1026,12 +1026,33 @@ class Untying(nn.Module):
         return self.inner(x) + self.twin(h).mean()
 
 
+class Softening(nn.Module):
+    """Model that replaces a mask of truth values by real numbers in a late pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp(8)
+        self.register_buffer("mask", torch.tensor([True, False, True]))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+            if int(self.calls) == 4:
+                self.mask = self.mask * 0.3
+        return self.inner(x) * self.mask
+
+
 @pytest.mark.parametrize("folder", [False, True])
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda: Growing(8, late=3), "the shape of past has changed from (1,) to (4,)"),
-        (Untying, "twin.weight was added, with the shape (8, 8)"),
+        (Softening, "from truth values of shape (3,) to real numbers of shape (3,)"),
+        (
+            lambda: Growing(8, late=3),
+            "of shape (1,) to real numbers of shape (4,)",
+        ),
+        (Untying, "twin.weight was added, real numbers of shape (8, 8)"),
     ],
 )
 def test_a_training_that_resizes_tensors_late_says_so_when_it_is_resumed(
@@ -1103,6 +1124,21 @@ def test_the_check_of_checkpoints_changes_no_training(tmp_path, late):
         checked = train(lambda: Hooked(late), tmp_path)
     np.testing.assert_array_equal(whole.losses, checked.losses)
     assert set(warned_codes(caught)) <= {"state-may-be-lost"}
+
+
+def test_tensors_are_compared_by_their_bits():
+    model = nn.Module()
+    kinds = (torch.float8_e4m3fn, torch.complex64, torch.bool, torch.bfloat16)
+    for number, kind in enumerate(kinds):
+        model.register_buffer(f"x{number}", torch.ones(3).to(kind))
+    model.register_buffer("lost", torch.tensor(float("nan")))
+    saved = {f"model.{name}": x.clone() for name, x in model.named_buffers()}
+    assert resume_check.restored_tensors(model, saved) == []
+    model.get_buffer("x1").mul_(2)
+    model.get_buffer("lost").fill_(1)
+    assert resume_check.restored_tensors(model, saved) == ["x1", "lost"]
+    assert torch.equal(model.get_buffer("x1"), torch.ones(3, dtype=torch.complex64))
+    assert model.get_buffer("lost").isnan()
 
 
 class CountingSGD(torch.optim.SGD):

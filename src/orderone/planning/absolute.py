@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from orderone.core.errors import InputError
+from orderone.core.errors import InputError, with_code
 from orderone.core.roles import Role
 from orderone.observe.inventory import Item, Place, inventory, unwrap
 from orderone.optimizers.table import Algorithm, record_for
@@ -47,6 +47,7 @@ from orderone.planning.roles.standalone import (
     streams_of,
     with_parts,
 )
+from orderone.planning.roles.structure import output_in_doubt
 from orderone.planning.settings import Subject
 from orderone.rules.axes import (
     INDEPENDENT,
@@ -95,7 +96,7 @@ def absolute_plan(
         settings=request.settings(relative=False),
         rows=rows,
         headline=headline,
-        notes=(*hook_notes(multipliers), *request.eps_notes()),
+        notes=(*_doubt_notes(tensors), *hook_notes(multipliers), *request.eps_notes()),
         multipliers=multipliers,
         probe_summary=constants.note,
         model=unwrap(model),
@@ -103,6 +104,19 @@ def absolute_plan(
         user_class=request.algorithm.user_class,
         user_options=request.algorithm.options,
     )
+
+
+def _doubt_notes(tensors: Sequence[Evidence]) -> list[str]:
+    """Return a note if the last matrix counts as hidden only because of its number of outputs."""
+    last = output_in_doubt(tensors)
+    if last is None:
+        return []
+    note = (
+        f"{last.name} {last.item.shape} counts as hidden, because its outputs are as many as an"
+        " inner width; if it makes the output of the model, set its role:"
+        f' plan(..., overrides={{"{last.name}": "readout"}})'
+    )
+    return [with_code(note, "guessed-roles")]
 
 
 def _check_options(request: Request) -> None:

@@ -80,8 +80,8 @@ class SharedState:
         if self.before is None:
             return []
         names = changed(self.before, global_texts(loop.step.module, self.job.loss))
-        if not names:
-            return []
+        if not names or model_bytes(loop.step.module) > LARGEST:
+            return names
         try:
             with preserved():
                 new = make(self.trial)

@@ -69,7 +69,7 @@ class TrialCheckpoint:
         """Write the state; if that fails, warn and continue the training."""
         if self.pending is not None:
             return  # not before the check has ended
-        resized = resized_tensors(loop.shapes, loop.step.module)
+        resized = resized_tensors(loop.layouts, loop.step.module)
         if self.lost is None and resized:
             self.lost = reshaped_text(resized_text(resized))
         if self.lost is not None:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from orderone.core.errors import with_code
 from orderone.torch_compat import sparse_parts
-from orderone.training.model_structure import changed_structure, resized_tensors
+from orderone.training.model_structure import changed_structure, kind_of, resized_tensors
 from orderone.training.outcome import read_evaluation
 
 if TYPE_CHECKING:
@@ -282,15 +282,20 @@ def restore_extra(module: nn.Module, states: Mapping[str, object]) -> None:
 
 
 def changed_tensor(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> str | None:
-    """Return which tensor of the model differs in shape from the saved one; None if none does."""
-    here = {name: tuple(value.shape) for name, value in model_tensors(module).items()}
-    there: dict[str, tuple[int, ...]] = {}
+    """Return which tensor of the model differs in shape or kind from the saved one, if any."""
+    here = model_tensors(module)
+    there: dict[str, Tensor] = {}
     for name, value in tensors.items():
         if name.startswith(prefix):
-            there[name.removeprefix(prefix)] = tuple(value.shape)
+            there[name.removeprefix(prefix)] = value
     for name in here | there:
-        if here.get(name) != there.get(name):
-            return f"the shape of {name} is {there.get(name)} in the file and {here.get(name)} here"
+        a = there.get(name)
+        b = here.get(name)
+        if a is None or b is None or a.shape != b.shape:
+            shapes = [None if x is None else tuple(x.shape) for x in (a, b)]
+            return f"the shape of {name} is {shapes[0]} in the file and {shapes[1]} here"
+        if kind_of(a) != kind_of(b):
+            return f"{name} has {kind_of(a)} in the file and {kind_of(b)} here"
     return None
 
 
@@ -302,7 +307,7 @@ def progress(loop: "TrainingLoop") -> Record:
         "seconds": loop.seconds,
         "device": device_name(loop),
         "structure": changed_structure(loop.structure, loop.step.module),
-        "resized": resized_tensors(loop.shapes, loop.step.module),
+        "resized": resized_tensors(loop.layouts, loop.step.module),
     }
     if loop.step.scale is not None:
         numbers["loss_scale"] = loop.step.scale.numbers()

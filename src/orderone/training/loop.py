@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from orderone.training import interrupts
-from orderone.training.model_structure import shapes_of, structure_of
+from orderone.training.model_structure import layouts_of, structure_of
 from orderone.training.outcome import recent_loss
 from orderone.training.settings import Settings
 from orderone.training.sinks import Sink
@@ -87,7 +87,7 @@ class TrainingLoop:
         self.after_update: Callable[[TrainingLoop], None] | None = None
         self.saved: list[int] = []  # updates done at each checkpoint
         self.structure: dict[str, str] = structure_of(step.module)  # at the start
-        self.shapes: dict[str, list[int]] = shapes_of(step.module)  # at the start
+        self.layouts: dict[str, str] = layouts_of(step.module)  # at the start
 
     @property
     def done(self) -> int:

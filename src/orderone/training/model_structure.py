@@ -8,10 +8,11 @@ since the start, and a model that is resumed must have it.
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-Shape: TypeAlias = "Sequence[int] | None"  # None: there is no such tensor
+Resized: TypeAlias = Sequence[str | None]  # two layouts: at the start and now
 
 
 def structure_of(model: nn.Module) -> dict[str, str]:
@@ -48,48 +49,58 @@ def lost_structure(model: nn.Module, changed: Mapping[str, str]) -> str | None:
     return None
 
 
-def shapes_of(model: nn.Module) -> dict[str, list[int]]:
-    """Return the shapes of parameters and buffers by name; lazy ones have none yet."""
+def kind_of(tensor: Tensor) -> str:
+    """Return the kind of numbers in a tensor."""
+    if tensor.is_complex():
+        return "complex numbers"
+    if tensor.is_floating_point():
+        return "real numbers"
+    return "truth values" if tensor.dtype == torch.bool else "whole numbers"
+
+
+def layouts_of(model: nn.Module) -> dict[str, str]:
+    """Return kind and shape of parameters and buffers by name; lazy ones have none yet."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    return {name: list(x.shape) for name, x in tensors if not is_lazy(x)}
+    return {name: layout_of(x) for name, x in tensors if not is_lazy(x)}
 
 
-def resized_tensors(
-    start: Mapping[str, list[int]], model: nn.Module
-) -> dict[str, tuple[Shape, Shape]]:
-    """Return the shapes at the start and now of tensors that training has resized, by name."""
-    now = shapes_of(model)
-    resized: dict[str, tuple[Shape, Shape]] = {}
+def layout_of(tensor: Tensor) -> str:
+    return f"{kind_of(tensor)} of shape {tuple(tensor.shape)}"
+
+
+def resized_tensors(start: Mapping[str, str], model: nn.Module) -> dict[str, Resized]:
+    """Return the layouts at the start and now of tensors that training has resized, by name.
+
+    None stands for a tensor that is not there.
+    """
+    now = layouts_of(model)
+    resized: dict[str, Resized] = {}
     for name in {**start, **now}:
         if start.get(name) != now.get(name):
             resized[name] = (start.get(name), now.get(name))
     return resized
 
 
-def resized_text(resized: Mapping[str, Sequence[Shape]]) -> str:
+def resized_text(resized: Mapping[str, Resized]) -> str:
     """Say how training has resized the first of these tensors."""
     name, (start, now) = next(iter(resized.items()))
     if start is None:
-        return f"{name} was added, with the shape {_shown(now)}"
+        return f"{name} was added, {now}"
     if now is None:
-        return f"{name}, which had the shape {_shown(start)}, was removed"
-    return f"the shape of {name} has changed from {_shown(start)} to {_shown(now)}"
+        return f"{name}, {start}, was removed"
+    return f"{name} has changed from {start} to {now}"
 
 
-def resized_by_training(resized: Mapping[str, Sequence[Shape]], model: nn.Module) -> str | None:
+def resized_by_training(resized: Mapping[str, Resized], model: nn.Module) -> str | None:
     """Return how a training has resized a tensor that a model has as at the start of it.
 
-    None if the model has the shapes that were saved, or others.
+    None if the model has the layouts that were saved, or others.
     """
-    here = shapes_of(model)
-    of_start: dict[str, Sequence[Shape]] = {}
+    here = layouts_of(model)
+    of_start: dict[str, Resized] = {}
     for name, (start, now) in resized.items():
         if here.get(name) == start:
             of_start[name] = (start, now)
     if not of_start:
         return None
     return resized_text(of_start)
-
-
-def _shown(shape: Shape) -> str:
-    return str(tuple(shape or ()))

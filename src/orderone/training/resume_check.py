@@ -193,11 +193,16 @@ def restored_tensors(module: nn.Module, saved: Mapping[str, Tensor]) -> list[str
         value = saved.get(f"{MODEL}{name}")
         if value is None or value.shape != x.shape:
             continue
-        if bool(((x == value) | ((x != x) & (value != value))).all()):
+        if torch.equal(_bits(x), _bits(value)):
             continue
         x.copy_(value)
         names.append(name)
     return names
+
+
+def _bits(x: Tensor) -> Tensor:
+    """Return the bytes of a tensor: no type is left out, and NaN equals NaN."""
+    return x.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def different_attributes(a: nn.Module, b: nn.Module, exact: bool | None = None) -> list[str]:
@@ -244,7 +249,7 @@ def reshaped_text(different: str) -> str:
     return (
         f"training adds, removes or resizes tensors of the model ({different}), so that a"
         " checkpoint does not fit a model that is built again; register tensors of their final"
-        " shape when the model is built"
+        " shape and type when the model is built"
     )
 
 

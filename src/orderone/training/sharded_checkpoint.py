@@ -205,8 +205,9 @@ class ShardedCheckpoint(TrainCheckpoint):
 
     def _check_shapes(self, loop: TrainingLoop, record: Record) -> None:
         empty: dict[str, Tensor] = {}
-        for name, (_, shape) in record["tensors"].items():
-            empty[name] = torch.empty(shape, device="meta")
+        for name, (dtype, shape) in record["tensors"].items():
+            kind = getattr(torch, dtype.removeprefix("torch."))
+            empty[name] = torch.empty(shape, dtype=kind, device="meta")
         self._check_model(loop, empty, record)
 
     def _templates(self, loop: TrainingLoop, record: Record) -> dict[str, Tensor]:

@@ -125,7 +125,7 @@ class TrainCheckpoint:
 
     def warn_if_resized(self, loop: TrainingLoop) -> None:
         """Warn once if training has resized tensors after the check of its first updates."""
-        resized = resized_tensors(loop.shapes, loop.step.module)
+        resized = resized_tensors(loop.layouts, loop.step.module)
         if self.resized or not resized:
             return
         self.resized = True

@@ -11,6 +11,7 @@ from support.errors import refuses
 
 from orderone.theory import activations
 from orderone.theory.activations.numeric import Numeric
+from orderone.theory.gaussian import readable
 
 NAMES = activations.names()
 
@@ -102,6 +103,32 @@ def test_functions_equal_their_named_kin(name, f):
         assert phi.derivative_pair(q, q, gap) == pytest.approx(
             kin.derivative_pair(q, q, gap), rel=1e-9
         )
+
+
+def clipped_in_place(x):
+    return np.maximum(x, 0, out=x)
+
+
+@pytest.mark.parametrize(
+    ("f", "name"),
+    [
+        (torch.nn.ReLU(inplace=True), "relu"),
+        (torch.nn.Hardtanh(inplace=True), "hard-tanh"),
+        (torch.tanh_, "tanh"),
+        (clipped_in_place, "relu"),
+    ],
+)
+def test_functions_that_write_to_their_argument(f, name):
+    """They wrote to the nodes of the quadrature, which other activations share."""
+    trial = readable.TRIAL.copy()
+    phi, kin = activations.get(f), activations.get(name)
+    for _ in range(2):
+        assert phi.second_moment(0.7) == pytest.approx(kin.second_moment(0.7), rel=1e-12)
+        assert phi.pair(1.0, 1.0, 0.5) == pytest.approx(kin.pair(1.0, 1.0, 0.5), rel=1e-9)
+    np.testing.assert_array_equal(readable.TRIAL, trial)
+    x = np.array([-1.0, 2.0])
+    phi(x)
+    np.testing.assert_array_equal(x, [-1.0, 2.0])
 
 
 def test_kinks_and_jumps_are_found_anywhere():

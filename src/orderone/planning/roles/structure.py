@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mode
 
 from orderone.core.roles import Role
+from orderone.planning.counterparts import stack_of
 from orderone.planning.roles.evidence import Evidence, data_readers
 from orderone.planning.roles.vocabulary import GATES
 
@@ -77,6 +78,25 @@ def _as_output(
         return (Role.READOUT,)
     if evidence.makes_output and not evidence.reads_data:
         return (Role.READOUT, Role.HIDDEN)
+    return None
+
+
+def output_in_doubt(tensors: Sequence[Evidence]) -> Evidence | None:
+    """Return the last matrix if it counts as hidden because its fan-out is an inner width.
+
+    Without a trace it may as well make the output. A matrix inside a layer of a stack does not.
+    """
+    matrices = [evidence for evidence in tensors if evidence.only_matrix is not None]
+    if not matrices:
+        return None
+    last = matrices[-1]
+    is_settled = last.override is not None or last.is_output or last.item.places[0].owner in GATES
+    stack = stack_of(last.name)
+    in_a_layer = "*" in stack and stack.count(".", stack.find("*")) > 1
+    if is_settled or in_a_layer:
+        return None
+    if structural_candidates(tensors)[last.name] == (Role.HIDDEN,):
+        return last
     return None
 
 

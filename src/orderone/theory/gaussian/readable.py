@@ -54,7 +54,10 @@ Adapter: TypeAlias = type[ByNumber] | type[OfTensors] | None
 
 
 class Vectorised(OneFunction):
-    """User's function on arrays of any shape, without warnings about overflow."""
+    """User's function on arrays of any shape, without warnings about overflow.
+
+    It gets a copy of the numbers: it may write to them, such as nn.ReLU(inplace=True).
+    """
 
     def __init__(self, f: Function, adapter: Adapter = None) -> None:
         super().__init__(f)
@@ -65,7 +68,7 @@ class Vectorised(OneFunction):
         if not flat.size:
             return np.zeros(np.shape(x))
         with np.errstate(all="ignore"):
-            return _checked(self.on_array(flat), flat, self.f).reshape(np.shape(x))
+            return _checked(self.on_array(flat.copy()), flat, self.f).reshape(np.shape(x))
 
 
 def readable(f: Function, name: str) -> Vectorised:
@@ -84,7 +87,7 @@ def readable(f: Function, name: str) -> Vectorised:
         vectorised = Vectorised(f, adapter)
         try:
             with np.errstate(all="ignore"):
-                values = vectorised.on_array(TRIAL)
+                values = vectorised.on_array(TRIAL.copy())
         except (TypeError, ValueError, AttributeError, KeyError, RuntimeError, OverflowError):
             continue  # not a function of this kind of argument
         _check_nan(_checked(values, TRIAL, f, name), f, name)

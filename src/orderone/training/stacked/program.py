@@ -10,6 +10,7 @@ from torch.func import functional_call
 from orderone.observe.batches import Loss, loss_of
 from orderone.observe.recomputed import without_recomputation
 from orderone.torch_compat import set_vmap_fallback_warning, tree_map, version_counter
+from orderone.training.model_structure import layout_of
 from orderone.training.stacked.alike import description
 from orderone.training.stacked.constants import Constants
 from orderone.training.stacked.custom_functions import functions_one_by_one
@@ -137,12 +138,13 @@ class Program:
         with mode, functions_one_by_one(mode), member_weights(self.model, member_tensors):
             loss = loss_of(call, inputs, self.loss)
         replaced: dict[str, Tensor] = {}
-        for name, tensor in held.items():
+        after: Mapping[str, Tensor | None] = held
+        for name, tensor in after.items():
             if tensor is before[name]:
                 continue
-            if name not in self.buffers:
+            if name not in self.buffers or tensor is None:
                 raise exchanged(name)
-            if tensor.shape != before[name].shape or _kind(tensor) != _kind(before[name]):
+            if layout_of(tensor) != layout_of(before[name]):
                 raise _resized(name, before[name], tensor)
             replaced[name] = tensor
         return loss, replaced
@@ -198,28 +200,18 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 def exchanged(name: str) -> NotStackable:
-    """Return the error for a parameter that a pass has exchanged; the next pass has the old one."""
+    """Return the error for a tensor that a pass has exchanged; the next pass has the old one."""
     return NotStackable(
-        f"training puts another parameter in the place of {name}, or removes it, which has no"
+        f"training puts another tensor in the place of {name}, or removes it, which has no"
         " effect in a stack; trained one after another",
         "stack-deviates",
     )
 
 
-def _kind(tensor: Tensor) -> str:
-    """Return the kind of numbers in a tensor; a stack rounds them to the type of the first ones."""
-    if tensor.is_complex():
-        return "complex numbers"
-    if tensor.is_floating_point():
-        return "real numbers"
-    return "truth values" if tensor.dtype == torch.bool else "whole numbers"
-
-
 def _resized(name: str, before: Tensor, now: Tensor) -> NotStackable:
     return NotStackable(
-        f"training replaces {name}, {_kind(before)} of shape {tuple(before.shape)}, by"
-        f" {_kind(now)} of shape {tuple(now.shape)}, but the buffers of a stack keep their shape"
-        " and kind; trained one after another",
+        f"training replaces {name}, {layout_of(before)}, by {layout_of(now)}, but the buffers of a"
+        " stack keep their shape and kind of numbers; trained one after another",
         "stack-deviates",
     )
 
