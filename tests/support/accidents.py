@@ -2,6 +2,7 @@
 
 # pyright: reportArgumentType=false
 # pyright: reportCallIssue=false
+# pyright: reportIncompatibleMethodOverride=false
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

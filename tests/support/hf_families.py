@@ -279,11 +279,99 @@ FAMILIES = {
 }
 
 
+# --- families that the table does not name: planned, checked and stacked in tests of their own ----
+
+POSITIONS_FROM_PADDING = {"max_position_embeddings": LENGTH + 4}
+
+MORE = {
+    "apertus": Family("ApertusConfig", "ApertusForCausalLM"),
+    "arcee": Family("ArceeConfig", "ArceeForCausalLM"),
+    "bamba": Family(
+        "BambaConfig",
+        "BambaForCausalLM",
+        lambda w: {
+            "mamba_n_heads": w // 4,
+            "mamba_d_head": 8,
+            "mamba_d_state": 4,
+            "mamba_n_groups": 1,
+            "attn_layer_indices": [1],
+            "mamba_chunk_size": 8,
+        },
+    ),
+    "beit": Family("BeitConfig", "BeitForImageClassification", IMAGES, "images"),
+    "cohere2": Family("Cohere2Config", "Cohere2ForCausalLM"),
+    "convbert": Family(
+        "ConvBertConfig",
+        "ConvBertForMaskedLM",
+        {"embedding_size": 8, "head_ratio": 2, "conv_kernel_size": 3},
+    ),
+    "ctrl": Family(
+        "CTRLConfig", "CTRLLMHeadModel", lambda w: {"dff": 2 * w, "n_positions": LENGTH}
+    ),
+    "diffllama": Family("DiffLlamaConfig", "DiffLlamaForCausalLM", all_heads),
+    "doge": Family("DogeConfig", "DogeForCausalLM", HEAD_DIM),
+    "esm": Family("EsmConfig", "EsmForMaskedLM", POSITIONS_FROM_PADDING | {"mask_token_id": 3}),
+    "falcon-mamba": Family("FalconMambaConfig", "FalconMambaForCausalLM", {"state_size": 4}),
+    "glm4": Family("Glm4Config", "Glm4ForCausalLM", HEAD_DIM),
+    "gpt-bigcode": Family("GPTBigCodeConfig", "GPTBigCodeForCausalLM"),
+    "helium": Family("HeliumConfig", "HeliumForCausalLM", HEAD_DIM),
+    "marian": Family("MarianConfig", "MarianMTModel", encoder_decoder),
+    "mbart": Family("MBartConfig", "MBartForConditionalGeneration", encoder_decoder),
+    "minimax": Family(
+        "MiniMaxConfig",
+        "MiniMaxForCausalLM",
+        EXPERTS
+        | HEAD_DIM
+        | {
+            "num_local_experts": 4,
+            "layer_types": ["linear_attention", "full_attention"],
+            "block_size": 8,
+        },
+    ),
+    "nanochat": Family("NanoChatConfig", "NanoChatForCausalLM"),
+    "olmo": Family("OlmoConfig", "OlmoForCausalLM"),
+    "phimoe": Family("PhimoeConfig", "PhimoeForCausalLM", EXPERTS | {"num_local_experts": 4}),
+    "poolformer": Family(
+        "PoolFormerConfig",
+        "PoolFormerForImageClassification",
+        lambda w: {
+            "hidden_sizes": [w, 2 * w],
+            "depths": [1, 1],
+            "num_encoder_blocks": 2,
+            "patch_sizes": [7, 3],
+            "strides": [4, 2],
+            "padding": [2, 1],
+            "num_labels": CLASSES,
+        },
+        "images",
+    ),
+    "qwen2-moe": Family(
+        "Qwen2MoeConfig",
+        "Qwen2MoeForCausalLM",
+        lambda w: (
+            EXPERTS
+            | {
+                "num_experts": 4,
+                "moe_intermediate_size": w,
+                "shared_expert_intermediate_size": 2 * w,
+            }
+        ),
+    ),
+    "roformer": Family("RoFormerConfig", "RoFormerForMaskedLM"),
+    "swinv2": Family("Swinv2Config", "Swinv2ForImageClassification", swin, "images"),
+}
+
+
+def family_of(name: str) -> Family:
+    """Return the entry of a family."""
+    return FAMILIES.get(name) or MORE[name]
+
+
 def build(family: str, width: int = 32, **options: Any) -> nn.Module:
     """Return a new model of `family`; the caller sets the seed."""
     import transformers
 
-    entry = FAMILIES[family]
+    entry = family_of(family)
     heads = max(width // HEAD, 1)
     sizes = {
         "vocab_size": VOCAB,
@@ -307,8 +395,11 @@ ONLY_EAGER = frozenset(
     (
         "bloom",
         "codegen",
+        "convbert",
         "convnext",
+        "ctrl",
         "deberta-v2",
+        "falcon-mamba",
         "gemma2",
         "gpt-j",
         "gpt-neo",
@@ -317,8 +408,11 @@ ONLY_EAGER = frozenset(
         "mamba",
         "mamba2",
         "mpt",
+        "poolformer",
         "resnet",
+        "roformer",
         "rwkv",
+        "swinv2",
         "xlm",
     )
 )
@@ -331,7 +425,7 @@ def attentions(family: str) -> tuple[str, ...]:
 
 def longer(family: str, length: int) -> dict[str, int]:
     """Return options for texts of this length."""
-    if FAMILIES[family].data != "text":
+    if family_of(family).data != "text":
         return {}
     return {"max_position_embeddings": length + 4, "context_length": length}
 
@@ -381,4 +475,4 @@ DATA: dict[str, Callable[..., dict[str, Tensor]]] = {
 
 def batch_of(family: str) -> Callable[..., dict[str, Tensor]]:
     """Return the data function of a family."""
-    return DATA[FAMILIES[family].data]
+    return DATA[family_of(family).data]

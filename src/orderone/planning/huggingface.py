@@ -16,7 +16,7 @@ from orderone.observe.inventory import shapes_of
 from orderone.planning.base import Configuration, built, is_configuration, is_sizes
 from orderone.planning.counterparts import stack_of
 from orderone.planning.initial_sizes import parameter_count
-from orderone.planning.roles.vocabulary import OTHER_SIZES, TOKEN_KEYS
+from orderone.planning.roles.vocabulary import EXPERT, OTHER_SIZES, TOKEN_KEYS
 
 LAYERS = 2
 MOST_LAYERS = 10
@@ -177,8 +177,14 @@ def _width_keys(ours: Mapping[Any, Any], theirs: Mapping[Any, Any], prefix: str 
 
 
 def _is_width_key(key: str) -> bool:
-    """Return whether a size with this key can be a width."""
-    return not any(word in key for word in OTHER_SIZES)
+    """Return whether a size with this key can be a width.
+
+    A number of experts is none; the size of an expert is one: shared_expert_intermediate_size.
+    """
+    others = OTHER_SIZES
+    if EXPERT in key and key.endswith(("_size", "_dim", "_dims")):
+        others = tuple(word for word in OTHER_SIZES if word != EXPERT)
+    return not any(word in key for word in others)
 
 
 def _shrunk(config: Configuration, layers: int) -> Configuration:

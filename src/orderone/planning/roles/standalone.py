@@ -77,7 +77,7 @@ def roles_at_all_sizes(
 
 def decided(candidates: Candidates, known: Role | None) -> Candidates:
     """Return the candidates of one size, or the known role if it is one of them."""
-    if known in candidates:
+    if known is not None and known in candidates:
         return (known,)
     return candidates
 

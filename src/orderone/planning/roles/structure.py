@@ -84,7 +84,8 @@ def _as_output(
 def output_in_doubt(tensors: Sequence[Evidence]) -> Evidence | None:
     """Return the last matrix if it counts as hidden because its fan-out is an inner width.
 
-    Without a trace it may as well make the output. A matrix inside a layer of a stack does not.
+    Without a trace it may as well make the output; not if it is inside a layer of a stack, or if
+    another tensor is the readout.
     """
     matrices = [evidence for evidence in tensors if evidence.only_matrix is not None]
     if not matrices:
@@ -95,7 +96,11 @@ def output_in_doubt(tensors: Sequence[Evidence]) -> Evidence | None:
     in_a_layer = "*" in stack and stack.count(".", stack.find("*")) > 1
     if is_settled or in_a_layer:
         return None
-    if structural_candidates(tensors)[last.name] == (Role.HIDDEN,):
+    candidates = structural_candidates(tensors)
+    is_tied = any({"lookup", "matrix"} <= set(evidence.kinds) for evidence in tensors)
+    if is_tied or (Role.READOUT,) in candidates.values():
+        return None
+    if candidates[last.name] == (Role.HIDDEN,):
         return last
     return None
 
