@@ -443,8 +443,8 @@ def test_a_tied_model_trains_the_same_in_every_gauge(name):
     losses = {}
     for gauge in ("folded", "unit", "paper"):
         torch.manual_seed(0)
-        model = entry.build(192).double()
-        plan = o1.plan(model, base=entry.build(64).double(), gauge=gauge, lr=1e-3, weight_decay=0.1)
+        model = entry.build(96).double()
+        plan = o1.plan(model, base=entry.build(32).double(), gauge=gauge, lr=1e-3, weight_decay=0.1)
         plan.apply()
         losses[gauge] = entry.train(model, plan.optimizer(), steps=5)[-1]
         assert bool(plan.multipliers) or gauge == "folded"

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 import orderone as o1
 from support.zoo import VOCAB, ZOO, Batch, Entry, next_token, text
 
-WIDTH, BASE_WIDTH, STEPS, PROCESSES = 128, 64, 5, 2
+WIDTH, BASE_WIDTH, STEPS, PROCESSES = 64, 32, 5, 2
 
 
 class Block(nn.Module):

@@ -7,7 +7,7 @@ n^-1/2.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orderone.core.errors import with_code
 from orderone.observe.trace import Constant, Trace
@@ -37,15 +37,16 @@ def powers_by_use(
     in_scores: Collection[str],
     findings: list[str],
 ) -> dict[tuple[str, str], float]:
-    """Return the power of the width in the constants at each use."""
+    """Return the power of the width in the constants at each use.
+
+    Factors of queries and keys are a part of the scores' scale, except those inside of a layer.
+    """
     is_deeper = len(large.uses) > len(small.uses)
-    before = constants_by_use(small, is_deeper)
     sizes_before = sizes_by_use(small)
     sizes = sizes_by_use(large)
     result: dict[tuple[str, str], float] = {}
-    for (name, kind), value in constants_by_use(large, is_deeper).items():
-        if name in in_scores:
-            continue
+    before = constants_by_use(small, is_deeper, {same[name] for name in in_scores})
+    for (name, kind), value in constants_by_use(large, is_deeper, in_scores).items():
         # code and hooks leave out a factor of one, which is that of the smaller instance
         power = power_of_growth(before.get((same[name], kind), 1.0), value, pair.growth)
         if power is not None:
@@ -118,16 +119,61 @@ def scaled_terms(small: Trace, large: Trace, pair: Pair) -> tuple[ScaledTerm, ..
     return tuple(terms)
 
 
+def powers_in_layers(
+    small: Trace, large: Trace, same: Mapping[str, str], pair: Pair
+) -> dict[str, float]:
+    """Return the power of the width by which layers multiply their own product, by tensor."""
+    return _powers_of(
+        [constant for constant in small.constants if constant.inner],
+        [constant for constant in large.constants if constant.inner],
+        (small, large, same, pair),
+    )
+
+
+def powers_before_layers(
+    small: Trace, large: Trace, same: Mapping[str, str], pair: Pair
+) -> dict[str, float]:
+    """Return the power of the width by which code multiplies what a layer reads, by tensor."""
+    return _powers_of(
+        [constant for constant in small.constants if _is_before(constant)],
+        [constant for constant in large.constants if _is_before(constant)],
+        (small, large, same, pair),
+    )
+
+
+def _is_before(constant: Constant) -> bool:
+    return not constant.inner and not constant.after and constant.size == 1
+
+
+def _powers_of(
+    narrow: Sequence[Constant],
+    wide: Sequence[Constant],
+    traces: tuple[Trace, Trace, Mapping[str, str], Pair],
+) -> dict[str, float]:
+    small, large, same, pair = traces
+    before = constants_by_use(replace(small, constants=tuple(narrow)))
+    powers: dict[str, float] = {}
+    for (name, kind), value in constants_by_use(replace(large, constants=tuple(wide))).items():
+        power = power_of_growth(before.get((same[name], kind), 1.0), value, pair.growth)
+        if kind != "shift" and power is not None and abs(power) > NEGLIGIBLE:
+            powers[name] = power
+    return powers
+
+
 def constants_by_use(
-    traced: Trace, without_terms: bool = False
+    traced: Trace, without_terms: bool = False, only_inner: Collection[str] = ()
 ) -> dict[tuple[str, str], float | None]:
     """Return the product of all constants at the first use of each kind of every tensor.
+
+    For the tensors in `only_inner`, only the constants inside of their layers count.
 
     Without terms: constants that multiply one term of a sum are left out. Where layers are added
     along with the width, these are the multipliers of residual branches, which belong to the depth.
     """
     products: dict[tuple[str, str], float | None] = {}
     for at, constants in _at_first_use(traced).items():
+        if at[0] in only_inner:
+            constants = [constant for constant in constants if constant.inner]
         counted = [c.value for c in constants if not (without_terms and c.added)]
         values = [value for value in counted if value is not None]
         if counted:
@@ -155,7 +201,8 @@ def _at_first_use(traced: Trace) -> dict[tuple[str, str], list[Constant]]:
     for constant in traced.constants:
         for at in _scaled_uses(constant, traced):
             constants = by_use.setdefault(at, [])
-            if not constants or constants[0].at == constant.at:
+            first = next((other.at for other in constants if other.at), constant.at)
+            if not constant.at or constant.at == first or set(constant.at) & set(first):
                 constants.append(constant)
     return by_use
 
@@ -163,6 +210,8 @@ def _at_first_use(traced: Trace) -> dict[tuple[str, str], list[Constant]]:
 def _scaled_uses(constant: Constant, traced: Trace) -> list[tuple[str, str]]:
     """Return the uses whose output a constant multiplies; after a norm, those whose input it
     multiplies."""
+    if constant.inner and not constant.uses and not constant.before:
+        return _uses_of_scaled_weight(constant, traced)
     if "lookup" in constant.uses:
         kind = "lookup"
         kinds = {"lookup"}
@@ -177,6 +226,19 @@ def _scaled_uses(constant: Constant, traced: Trace) -> list[tuple[str, str]]:
             result.append((name, kind))
         elif any(use.kind == "shift" for use in traced.uses[name]):
             result.append((name, "shift"))
+    return result
+
+
+def _uses_of_scaled_weight(constant: Constant, traced: Trace) -> list[tuple[str, str]]:
+    """Return the use of a weight that its layer multiplies before the product, if it is the only
+    one."""
+    result: list[tuple[str, str]] = []
+    for name in constant.after:
+        kinds = {use.kind for use in traced.uses[name]}
+        if kinds == {"lookup"}:
+            result.append((name, "lookup"))
+        elif kinds and kinds <= {"matrix", "convolution"}:
+            result.append((name, "matrix"))
     return result
 
 

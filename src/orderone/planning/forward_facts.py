@@ -26,7 +26,9 @@ from orderone.planning.forward_constants import (
     ScaledTerm,
     constant_growth,
     constants_of_base,
+    powers_before_layers,
     powers_by_use,
+    powers_in_layers,
     scaled_biases,
     scaled_terms,
 )
@@ -48,6 +50,10 @@ class ForwardFacts:
     layouts: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict)
     # power of the width that multiplies, by tensor and kind of use
     powers: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    # the part of them by which layers multiply their own product, by tensor
+    inner_powers: Mapping[str, float] = field(default_factory=dict)
+    # and the part by which code multiplies what they read
+    front_powers: Mapping[str, float] = field(default_factory=dict)
     # bias -> the matrix or table whose output it is added to, before a constant multiplies both
     biases: Mapping[str, str] = field(default_factory=dict)
     # the same constants in the small instance, and its shapes; names are those of the large one
@@ -143,15 +149,22 @@ class ForwardFacts:
         The constant goes like a power of the width, the largest axis that grows.
         """
         value = self.constants.get((name, kind), 1.0)
-        power = self.power(name, kind)
+        return value * self._to_power(self.power(name, kind), name, shape)
+
+    def inner_growth(self, name: str, shape: tuple[int, ...]) -> float:
+        """Return the number by which a layer multiplies its own product, over the small one."""
+        return self._to_power(self.inner_powers.get(name, 0.0), name, shape)
+
+    def _to_power(self, power: float, name: str, shape: tuple[int, ...]) -> float:
+        """Return a power of the growth of a tensor's first axis that grows, to this shape."""
         if not power:
-            return value
+            return 1.0
         for size, small, large in zip(
             shape, self.small_shapes[name], self.shapes[name], strict=True
         ):
             if small != large:
-                return value * (size / small) ** power
-        return value
+                return (size / small) ** power
+        return 1.0
 
     def branch(self, name: str) -> str | None:
         """Return the place of a tensor in its residual branch: "last", "inside" or None.
@@ -282,12 +295,13 @@ def _expert_counts(model: nn.Module, facts: ForwardFacts) -> dict[str, int]:
 def _routing_of(model: nn.Module, inputs: ExampleBatch, facts: ForwardFacts) -> dict[str, Routing]:
     shapes = shapes_of(model)
     traced_as = facts.traced_as(shapes)
-    fan_in: dict[str, int] = {}
+    fan_in: dict[str, float] = {}
     parts = _experts_of(model, facts)
     for name in parts:
         for layout in facts.layouts.get(traced_as[name], ()):
             if layout.kind == "matrix":
-                fan_in[name] = prod(shapes[name][axis] for axis in layout.fan_in)
+                terms = prod(shapes[name][axis] for axis in layout.fan_in)
+                fan_in[name] = terms * facts.inner_growth(traced_as[name], shapes[name])
     return routing_of(model, inputs, parts, fan_in)
 
 
@@ -382,6 +396,8 @@ def _with_constants(
         facts,
         powers=powers_by_use(small, large, same, facts.pair, in_scores, findings),
         biases=biases,
+        inner_powers=powers_in_layers(small, large, same, facts.pair),
+        front_powers=powers_before_layers(small, large, same, facts.pair),
         constants=constants_of_base(small, large, same),
     )
 

@@ -85,11 +85,12 @@ def routing_of(
     model: nn.Module,
     inputs: ExampleBatch,
     parts: Mapping[str, ExpertPart],
-    fan_in: Mapping[str, int],
+    fan_in: Mapping[str, float],
 ) -> dict[str, Routing]:
     """Return the routing of every kind of block, by the name that its layers share.
 
-    `parts` are those of this very model; `fan_in` has the fan-in of the matrices of experts.
+    `parts` are those of this very model; `fan_in` has the fan-in of the matrices of experts, times
+    the factors in their layers.
     """
     first: dict[str, str] = {}
     for part in parts.values():
@@ -120,7 +121,7 @@ def _routing(
     call: Call,
     parts: Mapping[str, ExpertPart],
     items: Mapping[str, Item],
-    fan_in: Mapping[str, int],
+    fan_in: Mapping[str, float],
 ) -> Routing | None:
     """Return the routing of one block; None if it cannot be measured."""
     experts = {name: items[name].tensor for name, part in parts.items() if part.kind != ROUTER}
@@ -168,7 +169,7 @@ def _experts_per_token(
     call: Call,
     experts: Mapping[str, Tensor],
     parts: Mapping[str, ExpertPart],
-    fan_in: Mapping[str, int],
+    fan_in: Mapping[str, float],
     silent: Tensor,
 ) -> float | None:
     """Return the average number of experts per token if every expert chooses as many tokens."""

@@ -30,7 +30,8 @@ def output_later(facts: StudyFacts, name: str, step: int) -> Expected | None:
         return expected
     expected_change = _of_activation(facts, name, Quantity.CHANGE)
     exponent = _larger(expected.exponent, expected_change.exponent)
-    return replace(expected, exponent=exponent, two_sided=False)
+    bound = max(expected.bound, expected_change.bound)
+    return replace(expected, exponent=exponent, bound=bound, two_sided=False)
 
 
 def change(facts: StudyFacts, name: str, step: int) -> Expected | None:
@@ -169,6 +170,7 @@ def _relative_to_input(facts: StudyFacts, name: str, expected: Expected) -> Expe
         # it may start with any output up to order one
         return replace(expected, two_sided=False, exponent=UNKNOWN, bound=0.0)
     if facts.study.has_user_optimizer:
+        expected = _behind_factor(facts, maker, expected)
         # the gauge is not known: there may be a multiplier between input and output; an input
         # that shrinks is judged by itself
         is_law = expected.role == Role.READOUT and facts.input_exponent(maker) > -BOUNDARY
@@ -178,6 +180,16 @@ def _relative_to_input(facts: StudyFacts, name: str, expected: Expected) -> Expe
     return replace(
         expected, exponent=expected.exponent + size, two_sided=size > -BOUNDARY, bound=math.inf
     )
+
+
+def _behind_factor(facts: StudyFacts, maker: str, expected: Expected) -> Expected:
+    """Add the power of a factor in front of a layer, if the measured input has it."""
+    assert facts.theory is not None
+    power = facts.theory.front_power(maker)
+    size = facts.input_exponent(maker)
+    if not power or not abs(size - power) < abs(size):
+        return expected
+    return replace(expected, exponent=expected.exponent + power, bound=expected.bound + power)
 
 
 def _larger(first: float, second: float) -> float:

@@ -6,7 +6,7 @@ make what follows from them smaller too: they start with n^-1/2.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -67,7 +67,17 @@ class StudyFacts:
             any_depth=study.in_width and study.has_user_optimizer,
             tokens_growth=self._expert_tokens,
             nonlinear=study.nonlinear,
+            inner_powers=self._by_tensor(facts.inner_powers),
+            front_powers=self._by_tensor(facts.front_powers),
         )
+
+    def _by_tensor(self, traced: Mapping[str, float]) -> dict[str, float]:
+        """Return numbers by the tensors of the models, from those by the traced tensors."""
+        assert self.study.family is not None
+        rows = self.study.plans[self.study.sizes[-1]].rows
+        traced_as = self.study.family.facts.traced_as({row.name: row.shape for row in rows})
+        key = self.study.observations.key
+        return {key(name): traced[other] for name, other in traced_as.items() if other in traced}
 
     @property
     def _expert_tokens(self) -> float:

@@ -15,7 +15,7 @@ sides count.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,10 @@ class Theory:
     # the model is scaled already: how its initial sizes depend on the depth is not known
     any_depth: bool = False
     nonlinear: frozenset[str] = frozenset()  # layers whose output is no product with their tensors
+    # power of the size by which layers multiply their own product, by tensor
+    inner_powers: Mapping[str, float] = field(default_factory=dict)
+    # power of the size by which code multiplies what a layer reads, by tensor
+    front_powers: Mapping[str, float] = field(default_factory=dict)
 
     def expect(self, name: str, quantity: Quantity) -> Expected:
         """Return the expected exponent of a module or tensor."""
@@ -212,6 +216,8 @@ class Theory:
         if weight:
             role = self._role(weight, module)
             implied = self._output(weight, maker)
+            if role != Role.READOUT:
+                implied += self.inner_powers.get(weight, 0.0)
         if not role and not self.grows(module) and quantity != Quantity.OUTPUT_GRADIENT:
             # no tensor computes this output and its size is fixed (a reshaped logit, a loss, a
             # mask): it may not grow
@@ -226,6 +232,8 @@ class Theory:
         if known:
             gauge_shift = implied - exponent
             exponent = implied
+        if quantity != Quantity.OUTPUT:  # which is judged relative to its input
+            gauge_shift += self.front_power(maker)
         if abs(gauge_shift) > 1e-6:
             gauge_of = weight or ""
 
@@ -238,6 +246,13 @@ class Theory:
                 change = min(change, 0.0)
             return Expected(change + gauge_shift, bound=gauge_shift, role=role, gauge_of=gauge_of)
         return Expected(exponent, bound=gauge_shift, two_sided=known, role=role, gauge_of=gauge_of)
+
+    def front_power(self, module: str) -> float:
+        """Return the power of the size by which code multiplies what a layer reads."""
+        weight = self._weights.get(self._maker(module), "")
+        if not weight or self._role(weight, module) == Role.READOUT:
+            return 0.0
+        return self.front_powers.get(weight, 0.0)
 
     def _fan_in_power(self, weight: str | None, role: str) -> float:
         """Return the power of the size by which the fan-in of a matrix grows.

@@ -32,6 +32,8 @@ class Constant:
     size: float = field(default=1.0, compare=False)
     # True if the result is one term of a sum of activations, as at the end of a residual branch
     added: bool = field(default=False, compare=False)
+    # True if the layer that has the parameter multiplies by the number itself (equalized layers)
+    inner: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

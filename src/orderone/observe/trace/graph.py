@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from orderone.observe.trace.facts import Branch, Constant, Scores
-from orderone.observe.trace.steps import Step, Value
+from orderone.observe.trace.steps import Step, Value, is_of
 
 _PASSED = frozenset({"pass", "add", "shift", "constant", "weighting"})
 _STREAM = frozenset({"pass", "add", "shift", "constant"})
 _PRODUCTS = frozenset({"product", "contraction", "attention"})
+_SCORES = frozenset({"contraction", "attention", "softmax"})
 _USES = ("matrix", "convolution", "lookup")
 _MIXING = frozenset({*_USES, "table"})
 _MAKERS = frozenset({"matrix", "convolution", "lookup", "norm"})
@@ -31,20 +32,25 @@ class Graph:
     def __init__(self, steps: Sequence[Step]):
         self.steps = steps
         self.children: list[list[int]] = [[] for _ in steps]
+        mixing = {step.layer for step in steps if step.kind in _SCORES}
         for index, step in enumerate(steps):
             for parent in step.parents:
                 self.children[parent].append(index)
+            if step.layer in mixing:  # more than a product with its matrix
+                step.layer = ""
 
     def _back(
         self,
         starts: Iterable[int],
         passed: frozenset[str],
         readers: dict[int, int] | None = None,
+        in_layers: bool = True,
     ) -> Iterator[tuple[int, Step, float | None]]:
         """Yield steps from `starts` backwards through the kinds in `passed`, each with the constant
         factor between it and the start.
 
-        In `readers`, every step gets the next one on the way to the start.
+        In `readers`, every step gets the next one on the way to the start. Factors inside of layers
+        count if `in_layers` is True.
         """
         visited: set[int] = set()
         stack: list[tuple[int, float | None]] = [(start, 1.0) for start in starts]
@@ -57,8 +63,10 @@ class Graph:
             yield index, step, factor
             if step.kind not in passed:
                 continue
+            if in_layers or not step.layer:
+                factor = _product(factor, step.factor)
             for parent in step.parents:
-                stack.append((parent, _product(factor, step.factor)))
+                stack.append((parent, factor))
                 if readers is not None:
                     readers.setdefault(parent, index)
 
@@ -111,30 +119,35 @@ class Graph:
         return bool(children) and all(self.makes_statistics(child) for child in children)
 
     def _constant(self, index: int, step: Step) -> Constant:
-        makers: list[str] = []
-        kinds: list[str] = []
-        made_at: list[int] = []
-        for maker_index, maker in self._makers(step):
-            for name, use in maker.uses:
-                makers.append(name)
-                kinds.append(use.kind)
-                if use.kind in _USES:
-                    made_at.append(maker_index)
-        takers: list[str] = []
-        taken_at: list[int] = []
-        for taker_index, name in self._takers(index):
-            takers.append(name)
-            taken_at.append(taker_index)
-        at = tuple(made_at or taken_at)
+        taken = self._takers(index)
+        made = [(at, name, use) for at, m in self._makers(step) for name, use in m.uses]
+        own_takers = [(at, name) for at, name in taken if is_of(name, step.layer)]
+        own_makers = [(at, name, use) for at, name, use in made if is_of(name, step.layer)]
+        if own_takers:
+            taken = own_takers
+        if own_takers or (taken and not self._reads_all(index)):
+            made = []
+        elif own_makers:
+            made = own_makers
+        made_at = [at for at, _, use in made if use.kind in _USES]
         return Constant(
             step.factor,
-            _once(makers),
-            _once(takers),
-            at,
-            _once(kinds),
+            _once(name for _, name, _ in made),
+            _once(name for _, name in taken),
+            tuple(made_at or [at for at, _ in taken]),
+            _once(use.kind for _, _, use in made),
             step.size,
             self._is_summand(index),
+            bool(own_takers or own_makers),
         )
+
+    def _reads_all(self, index: int) -> bool:
+        """Return whether nothing but this step reads what its makers make.
+
+        A factor in front of a layer that reads a residual stream is no factor of the stream.
+        """
+        before = {at for at, _, _ in self._back(self.steps[index].parents, _PASSED)} | {index}
+        return all(child in before for at in before - {index} for child in self.children[at])
 
     def linear_in(self, index: int) -> tuple[str, ...]:
         """Return the matrices and tables that make the input of a step or read its result.
@@ -223,11 +236,15 @@ class Graph:
 
     def _side(self, start: int) -> tuple[tuple[str, ...], float | None, bool]:
         """Return the parameters that made queries or keys, the constant factor after them, and
-        whether they are the output of a norm."""
+        whether they are the output of a norm.
+
+        A factor inside of the layer that makes them belongs to this layer.
+        """
         names: list[str] = []
         factors: list[float | None] = []
         normalized = False
-        for _, step, factor in self._back([start], _PASSED | {"gain", "normalized"}):
+        passed = _PASSED | {"gain", "normalized"}
+        for _, step, factor in self._back([start], passed, in_layers=False):
             if step.kind not in _MAKERS and step.kind != "normalized":
                 continue
             factors.append(factor)

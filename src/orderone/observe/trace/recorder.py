@@ -41,7 +41,7 @@ from orderone.observe.trace.parameter_views import (
     tensors_in,
     weights_of_view,
 )
-from orderone.observe.trace.steps import Level, Operation, Step, Value
+from orderone.observe.trace.steps import Level, Operation, Step, Value, is_of
 from orderone.observe.trace.terms import scaled_terms
 from orderone.seeding import seeded
 from orderone.torch_compat import (
@@ -127,11 +127,19 @@ def _reporting_modules(model: nn.Module, recorder: "Recorder") -> Iterator[None]
 
 @contextmanager
 def _reporting_inputs(model: nn.Module, recorder: "Recorder") -> Iterator[None]:
-    """Let the recorder see the inputs of layers: modules with parameters and without children."""
+    """Let the recorder see the inputs of layers: modules with parameters and without children.
+
+    The calls of layers with one matrix are noted, too.
+    """
     handles: list[RemovableHandle] = []
-    for module in model.modules():
-        if not list(module.children()) and list(module.parameters(recurse=False)):
-            handles.append(module.register_forward_pre_hook(recorder.note_input))
+    for name, module in model.named_modules():
+        parameters = list(module.parameters(recurse=False))
+        if list(module.children()) or not parameters:
+            continue
+        handles.append(module.register_forward_pre_hook(recorder.note_input))
+        if name and sum(parameter.ndim > 1 for parameter in parameters) == 1:
+            handles.append(module.register_forward_pre_hook(recorder.enter(name)))
+            handles.append(module.register_forward_hook(recorder.leave, always_call=True))
     try:
         yield
     finally:
@@ -202,6 +210,8 @@ class Recorder(TorchDispatchMode):
         # factors of those that are made by a multiplication, by the id of the product
         self.factors: dict[int, float | None] = {}
         self.paused = False
+        self.layers: list[str] = []  # layers with one matrix whose calls have not ended
+        self.called: Counter[str] = Counter()  # how often each of them was called
         self.values: dict[int, Value] = {}  # by the id of the tensor
         self.sharing: dict[int, list[Value]] = {}  # by the memory the tensor is in
         for name, parameter in parameters.items():
@@ -268,6 +278,19 @@ class Recorder(TorchDispatchMode):
                 values.append(self.values[id(tensor)])
         return values
 
+    def enter(self, name: str) -> Callable[[nn.Module, object], None]:
+        """Return a hook that notes the call of a layer."""
+
+        def hook(layer: nn.Module, args: object) -> None:
+            self.layers.append(name)
+            self.called[name] += 1
+
+        return hook
+
+    def leave(self, layer: nn.Module, args: object, output: object) -> None:
+        """Note the end of a layer's call."""
+        self.layers.pop()
+
     def note_input(self, layer: nn.Module, args: tuple[object, ...]) -> None:
         """Record that the entries of a parameter become activations: a layer reads it as its input.
 
@@ -330,6 +353,10 @@ class Recorder(TorchDispatchMode):
 
     # --- steps
 
+    @property
+    def _layer(self) -> str:
+        return self.layers[-1] if self.layers else ""
+
     def _made(self, step: Step, operands: Iterable[Value], tensor: Tensor) -> Value:
         """Add a step and return the value that it makes out of `operands`."""
         operands = [*operands, *step.flow]
@@ -345,6 +372,7 @@ class Recorder(TorchDispatchMode):
             step.ancestors |= parent.ancestors
             step.fed |= parent.fed
         step.ancestors |= 1 << len(self.steps)
+        step.layer = self._layer
         # an operation in place gives its value another step later
         step.flow = [replace(value) for value in step.flow]
         step.parents = tuple(v.step for v in step.flow if v.step is not None)
@@ -500,7 +528,10 @@ class Recorder(TorchDispatchMode):
         if operation.name == "div" and number:
             factor = 1 / number
         if value.is_weight:
-            self.scaled_parameters.append(Constant(factor, tuple(value.weights), ()))
+            names = tuple(value.weights)
+            is_own = len(names) == 1 and is_of(names[0], self._layer)
+            inner = is_own and self.called[self._layer] == 1  # later calls repeat it
+            self.scaled_parameters.append(Constant(factor, names, (), inner=inner))
             self.factors[id(operation.results[0])] = factor
             return Step("weights")
         return Step("constant", [value], factor=factor, size=self._normalized_size(value))

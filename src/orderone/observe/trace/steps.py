@@ -107,6 +107,7 @@ class Step:
     scaled_gain: bool = False  # a number multiplies the parameters of the gain; `factor` is it
     statistic: bool = False  # a root of a mean square, of a variance, ...
     squares: bool = False  # of one activation
+    layer: str = ""  # the layer, with one matrix of its own, whose call this is a part of
     # repeats an operation that moves entries of its operands; the argument replaces its tensors
     move: "Callable[[Callable[[Tensor], Tensor]], object] | None" = None
     fed: bool = False  # depends on the inputs
@@ -144,3 +145,8 @@ class Operation:
         for value in self.operands:
             uses += value.used("other")
         return uses
+
+
+def is_of(name: str, layer: str) -> bool:
+    """Return whether a parameter is one of a layer."""
+    return bool(layer) and name.rpartition(".")[0] == layer

@@ -65,7 +65,7 @@ def from_callable(
         known_kinks = tuple(map(float, finite(kinks, "kinks")))
     else:
         known_kinks = ()
-    narrow = narrow_features(value, known_kinks)
+    narrow = _narrow(value, known_kinks)
     if narrow is None:
         pieces = None
     else:
@@ -202,6 +202,11 @@ def _unresolved(f: Values, pieces: Piecewise, singular_tips: tuple[Tip, ...]) ->
                 slope_error = 0.0
             errors[tip.at] = errors.get(tip.at, 0.0) + tip.error + slope_error
     return errors
+
+
+@lru_cache(maxsize=256)
+def _narrow(f: Vectorised, kinks: tuple[float, ...]) -> tuple[float, ...] | None:
+    return narrow_features(f, kinks)
 
 
 @lru_cache(maxsize=256)
