@@ -53,10 +53,10 @@ def test_a_model_with_nan_outputs_can_be_planned():
 class LosesTheDevice(nn.Linear):
     """Layer whose second width fails as a kernel of a GPU does."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         if self.out_features == 16:
             raise torch.AcceleratorError("CUDA error: unspecified launch failure")
-        return super().forward(x)
+        return super().forward(input)
 
 
 def test_a_failed_device_is_named_once():
