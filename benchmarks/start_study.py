@@ -349,10 +349,10 @@ def _base_rows(part: pandas.DataFrame, rows: pandas.DataFrame, axis: str) -> pan
 def _standard_rows(part: pandas.DataFrame, rows: pandas.DataFrame, axis: str) -> pandas.DataFrame:
     """Return the rows of `standard` with the start of the model's code at the target's size."""
     same = part[(part[axis] == part[axis].max()) & (part["rule"] == "standard")]
-    same = same[(same["init"] == "keep") & same["loss"].notna()]
+    same = same[same["init"] == "keep"]
     for key in ("architecture", "optimizer"):
         same = same[same[key] == rows[key].iloc[0]]
-    return cast(pandas.DataFrame, same)
+    return cast(pandas.DataFrame, same).dropna(subset=["loss"])
 
 
 def _cells(

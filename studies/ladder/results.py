@@ -137,9 +137,9 @@ def width_compared(frame: pandas.DataFrame, scale: Scale) -> list[str]:
     same = full[full["lr"].isin(width["lr"])]
     if width.empty or same.empty:
         return []
-    gap = float(width["loss"].mean() - same["loss"].mean())
+    gap = numpy.asarray(width["loss"]).mean() - numpy.asarray(same["loss"]).mean()
     variances = cast(pandas.Series, full.groupby("lr")["loss"].var())
-    deviation = float(variances.mean()) ** 0.5
+    deviation = numpy.asarray(variances).mean() ** 0.5
     verdict = "do harm" if gap < -2 * deviation else "are not shown to do harm"
     return [
         f"{size.name}, the rate of the base: width minus full: {gap:+.4f}; twice the standard"
