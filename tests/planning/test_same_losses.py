@@ -14,6 +14,7 @@ from support.plan_workers import (
     PROCESSES,
     STEPS,
     WIDTH,
+    base,
     fresh,
     planned,
     process,
@@ -51,6 +52,7 @@ def test_the_plain_run_learns_under_more_than_one_learning_rate(name):
 
 @EVERY
 def test_a_plan_alone_changes_nothing(name):
+    base(name)  # built under a seed of its own, once in a process
     model, state = fresh(name), torch.random.get_rng_state()
     before = copy.deepcopy(model.state_dict())
     planned(name, model).optimizer()

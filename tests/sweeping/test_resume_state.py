@@ -414,6 +414,8 @@ class RoundedAnew(torch.autograd.Function):
         [gradient] = gradients
         generator = torch.Generator().manual_seed(SYSTEM.randrange(2**40))
         noise = torch.randn(gradient.shape[-1], generator=generator)
+        if ctx.size > 1:  # two random numbers may be close by chance: their powers of ten are not
+            noise = noise * 10 ** SYSTEM.uniform(0, 9)
         return gradient + ctx.size * gradient.abs().amax() * noise, None
 
 

@@ -145,7 +145,7 @@ class Overlapping(nn.Module):
 class Twice(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.a = nn.Linear(4, 4)
+        self.a = nn.Linear(4, 4, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.a(torch.relu(self.a(x)))
